@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""CPUs, cores, LLCs, nodes, distances and scheduling domains of the machine a trace was made on.
+
+A Topology is what topology.json holds. Cores, packages and nodes come from sysfs; LLCs and domains come from the
+kernel's own domain chain, read by a BPF program, because sysfs says what shares a cache and only the chain says what
+the scheduler made of it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+# Bit positions of struct sched_domain.flags by the kernels that use them (include/linux/sched/sd_flags.h).
+# The order in that header is the numbering, so a header change renumbers: v5.15 added SD_ASYM_CPUCAPACITY_FULL,
+# v6.7 added SD_CLUSTER, v6.18 dropped SD_OVERLAP. Up to v5.7 the bits were fixed constants with LOAD_BALANCE first.
+_FLAGS_5_10 = (
+    "BALANCE_NEWIDLE BALANCE_EXEC BALANCE_FORK BALANCE_WAKE WAKE_AFFINE ASYM_CPUCAPACITY SHARE_CPUCAPACITY SHARE_LLC "
+    "SERIALIZE ASYM_PACKING PREFER_SIBLING OVERLAP NUMA"
+)
+_FLAGS_5_15 = (
+    "BALANCE_NEWIDLE BALANCE_EXEC BALANCE_FORK BALANCE_WAKE WAKE_AFFINE ASYM_CPUCAPACITY ASYM_CPUCAPACITY_FULL "
+    "SHARE_CPUCAPACITY SHARE_LLC SERIALIZE ASYM_PACKING PREFER_SIBLING OVERLAP NUMA"
+)
+_FLAGS_6_7 = (
+    "BALANCE_NEWIDLE BALANCE_EXEC BALANCE_FORK BALANCE_WAKE WAKE_AFFINE ASYM_CPUCAPACITY ASYM_CPUCAPACITY_FULL "
+    "SHARE_CPUCAPACITY CLUSTER SHARE_LLC SERIALIZE ASYM_PACKING PREFER_SIBLING OVERLAP NUMA"
+)
+
+
+def flag_names(order: str, bits: int) -> list[str]:
+    """Names of the set bits, lowest first, for a numbering in header order."""
+    return [name for bit, name in enumerate(order.split()) if bits >> bit & 1]
+
+
+@dataclass
+class Cpu:
+    """One CPU as sysfs describes it: core, package, node and the CPUs sharing its LLC."""
+
+    cpu: int
+    core: int  # lowest-numbered CPU among its SMT siblings
+    llc: int  # lowest-numbered CPU of its LLC domain (the kernel's sd_llc_id)
+    node: int
+    package: int
+    online: bool = True
+
+
+@dataclass
+class Domain:
+    """One level of a CPU's domain chain: flags by name, imbalance_pct, span (CPU numbers)."""
+
+    cpu: int
+    level: int
+    name: str
+    flags: list[str]
+    imbalance_pct: int
+    span: list[int]
+    groups: int = 0
+    group_span: list[int] = field(default_factory=list)  # span of sd->groups, the group holding this CPU
+    groups_flags: list[str] = field(default_factory=list)
+    imb_numa_nr: int = 0
+
+
+@dataclass
+class Topology:
+    """The machine. cpus are ordered by number and may have holes; domains are lowest level first per CPU."""
+
+    cpus: list[Cpu]
+    domains: list[Domain]
+    distances: dict[str, list[int]] = field(default_factory=dict)  # node -> distances, as sysfs lists them
+    smt_active: bool = False
+
+    @property
+    def nr_cpus(self) -> int:
+        """One more than the highest CPU number (the kernel's nr_cpu_ids as far as it matters here)."""
+        return max(cpu.cpu for cpu in self.cpus) + 1
+
+    @property
+    def words(self) -> int:
+        """64-bit words a mask of all CPUs takes."""
+        return (self.nr_cpus + 63) // 64
+
+    def by_cpu(self, attribute: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Array of shape (nr_cpus,), int64, of a Cpu attribute; -1 where there is no such CPU."""
+        values = np.full(self.nr_cpus, -1, np.int64)
+        for cpu in self.cpus:
+            values[cpu.cpu] = getattr(cpu, attribute)
+        return values
+
+    def chain(self, cpu: int) -> list[Domain]:
+        """The domains of one CPU, lowest first."""
+        return sorted((d for d in self.domains if d.cpu == cpu), key=lambda d: d.level)
+
+    def to_json(self) -> str:
+        """The text of topology.json."""
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Topology:
+        """A Topology from topology.json's text. Raises ValueError, KeyError or TypeError if it is not one."""
+        data = json.loads(text)
+        return cls(
+            cpus=[Cpu(**cpu) for cpu in data["cpus"]],
+            domains=[Domain(**domain) for domain in data["domains"]],
+            distances=data.get("distances", {}),
+            smt_active=data.get("smt_active", False),
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> Topology:
+        """Read topology.json."""
+        return cls.from_json(path.read_text())
