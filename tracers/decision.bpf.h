@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /* Tier decision: entry and return of select_task_rq_fair(), with every runqueue readable through its per-cpu symbol. */
 
+#ifdef TYPED
+/* Only programs of tier decision may refer to these: without CONFIG_KALLSYMS_ALL the kernel cannot resolve them. */
+extern struct rq runqueues __ksym;
+extern int __preempt_count __ksym __weak; /* x86 up to 6.1 and from 6.15 on */
+extern struct pcpu_hot pcpu_hot __ksym __weak; /* x86 from 6.2 to 6.14 */
+
 static __always_inline struct rq *cpu_rq(__u32 cpu)
 {
 	return (struct rq *)bpf_per_cpu_ptr(&runqueues, cpu);
@@ -11,16 +17,55 @@ static __always_inline struct rq *this_rq(void)
 	return (struct rq *)bpf_this_cpu_ptr(&runqueues);
 }
 
-/* Bits of preempt_count since 5.8 and before: softirq 8-15 (serving: bit 8), hardirq 16-19, nmi 20-23. */
+static __always_inline __u32 preempt_count(void)
+{
+	if (&__preempt_count)
+		return *(int *)bpf_this_cpu_ptr(&__preempt_count);
+	if (&pcpu_hot)
+		return ((struct pcpu_hot *)bpf_this_cpu_ptr(&pcpu_hot))->preempt_count;
+	return UNKNOWN;
+}
+#else
+/* Addresses from /proc/kallsyms: the per-cpu variables' offsets, and the array of every CPU's base. */
+const volatile __u64 runqueues_offset = 0;
+const volatile __u64 preempt_count_offset = 0;
+const volatile __u64 per_cpu_offset_address = 0;
+
+static __always_inline __u64 per_cpu_base(__u32 cpu)
+{
+	__u64 base = 0;
+
+	bpf_probe_read_kernel(&base, sizeof(base), (void *)(per_cpu_offset_address + 8 * cpu));
+	return base;
+}
+
+static __always_inline struct rq *cpu_rq(__u32 cpu)
+{
+	return (struct rq *)(per_cpu_base(cpu) + runqueues_offset);
+}
+
+static __always_inline struct rq *this_rq(void)
+{
+	return cpu_rq(bpf_get_smp_processor_id());
+}
+
+static __always_inline __u32 preempt_count(void)
+{
+	__u32 count = UNKNOWN;
+
+	if (preempt_count_offset)
+		bpf_probe_read_kernel(&count, sizeof(count),
+				      (void *)(per_cpu_base(bpf_get_smp_processor_id()) + preempt_count_offset));
+	return count;
+}
+#endif
+
+/* Bits of preempt_count: softirq 8-15 (serving: bit 8), hardirq 16-19, nmi 20-23; bit 31 is x86's need-resched. */
 static __always_inline enum context context(void)
 {
-	__u32 count;
+	__u32 count = preempt_count();
 
-	if (&__preempt_count)
-		count = *(int *)bpf_this_cpu_ptr(&__preempt_count);
-	else if (&pcpu_hot)
-		count = ((struct pcpu_hot *)bpf_this_cpu_ptr(&pcpu_hot))->preempt_count;
-	else
+	if (count == UNKNOWN)
 		return CONTEXT_UNKNOWN;
 	if (count & 0xf00000)
 		return CONTEXT_NMI;
@@ -32,13 +77,13 @@ static __always_inline enum context context(void)
 /* idle_cpu() (v5.10 to v7.x): the idle task runs, nothing is queued, no remote wakeup is on its way. */
 static __always_inline bool rq_idle(struct rq *rq)
 {
-	return (__u64)rq->curr == (__u64)rq->idle && !rq->nr_running && !rq->ttwu_pending;
+	return (__u64)GET(rq, curr) == (__u64)GET(rq, idle) && !GET(rq, nr_running) && !GET(rq, ttwu_pending);
 }
 
 /* sched_idle_cpu() */
 static __always_inline bool rq_sched_idle(struct rq *rq)
 {
-	return rq->nr_running && rq->nr_running == cfs_nr_idle(&rq->cfs);
+	return GET(rq, nr_running) && GET(rq, nr_running) == cfs_nr_idle(&rq->cfs);
 }
 
 static __always_inline void read_idle(const __u64 *span, __u64 *idle, __u64 *sched_idle)
@@ -87,7 +132,7 @@ SEC("tp_btf/sched_waking")
 int BPF_PROG(waking_decision, struct task_struct *p)
 {
 	struct stats *st = this_stats();
-	struct task_struct *cur = this_rq()->curr;
+	struct task_struct *cur = GET(this_rq(), curr);
 	struct slot *slot;
 
 	if (!st)
@@ -103,10 +148,10 @@ SEC("fentry/select_task_rq_fair")
 int select_enter(__u64 *ctx)
 {
 	struct task_struct *p = (struct task_struct *)ctx[0];
-	__u32 prev_cpu = ctx[1], zero = 0;
+	__u32 prev_cpu = ARG(ctx, 1), zero = 0;
 	struct sched_domain *this_llc, *prev_llc;
 	struct rq *rq = this_rq(), *prev_rq;
-	struct task_struct *cur = rq->curr;
+	struct task_struct *cur = GET(rq, curr);
 	struct slot *slot = this_slot();
 	struct stats *st = this_stats();
 	struct spans *sp = bpf_map_lookup_elem(&spans, &zero);
@@ -116,7 +161,7 @@ int select_enter(__u64 *ctx)
 	if (!slot || !st || !sp)
 		return 0;
 	st->decisions++;
-	flags = select_has_sd_flag ? ctx[2] : ctx[2] & 0xf;
+	flags = select_has_sd_flag ? ARG(ctx, 2) : ARG(ctx, 2) & 0xf;
 	if (flags & (SD_BALANCE_EXEC_BIT | SD_BALANCE_FORK_BIT)) {
 		slot = open_slot(cur, p);
 		if (!slot)
@@ -132,10 +177,10 @@ int select_enter(__u64 *ctx)
 	slot->decided = true;
 	w->prev_cpu = prev_cpu;
 	if (select_has_sd_flag) {
-		w->sd_flag = ctx[2];
-		w->wake_flags = ctx[3];
+		w->sd_flag = ARG(ctx, 2);
+		w->wake_flags = ARG(ctx, 3);
 	} else {
-		w->wake_flags = ctx[2];
+		w->wake_flags = ARG(ctx, 2);
 	}
 	prev_rq = cpu_rq(prev_cpu);
 	if (!prev_rq)
@@ -161,7 +206,7 @@ SEC("fexit/select_task_rq_fair")
 int select_exit(__u64 *ctx)
 {
 	struct task_struct *p = (struct task_struct *)ctx[0];
-	struct task_struct *cur = this_rq()->curr;
+	struct task_struct *cur = GET(this_rq(), curr);
 	struct slot *slot = this_slot();
 	struct stats *st = this_stats();
 	__u32 zero = 0;
@@ -172,12 +217,12 @@ int select_exit(__u64 *ctx)
 		return 0;
 	w = &slot->w;
 	slot->open = false;
-	w->chosen_cpu = select_has_sd_flag ? ctx[4] : ctx[3];
+	w->chosen_cpu = select_has_sd_flag ? ARG(ctx, 4) : ARG(ctx, 3);
 	read_idle(sp->words, w->idle_exit, NULL);
-	w->waker_flips_exit = cur->wakee_flips;
-	w->wakee_flips_exit = p->wakee_flips;
-	w->waker_decay_ts_exit = cur->wakee_flip_decay_ts;
-	w->waker_last_wakee_exit = tag(st, cur->last_wakee);
+	w->waker_flips_exit = GET(cur, wakee_flips);
+	w->wakee_flips_exit = GET(p, wakee_flips);
+	w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);
+	w->waker_last_wakee_exit = tag(st, GET(cur, last_wakee));
 	if (schedstats && task_has_stats(p)) {
 		w->affine_attempts = task_affine_attempts(p) - w->affine_attempts;
 		w->affine_moves = task_affine_moves(p) - w->affine_moves;
@@ -194,6 +239,6 @@ int BPF_PROG(wakeup_decision, struct task_struct *p)
 	struct slot *slot = this_slot();
 
 	if (slot && slot->task == (__u64)p)
-		flush(slot, this_rq()->curr);
+		flush(slot, GET(this_rq(), curr));
 	return 0;
 }

@@ -15,14 +15,14 @@ int sched_switch(__u64 *ctx)
 		slot->task = 0;
 	}
 	HEAD(&s, 0);
-	s.prev_pid = prev->pid;
-	s.next_pid = next->pid;
+	s.prev_pid = GET(prev, pid);
+	s.next_pid = GET(next, pid);
 	s.prev_state = switch_has_state ? ctx[3] : task_state(prev);
-	s.next_prio = next->prio;
+	s.next_prio = GET(next, prio);
 	s.preempt = ctx[0] & 1;
-	s.prev_on_rq = !!prev->on_rq;
+	s.prev_on_rq = !!GET(prev, on_rq);
 	if (!decision_tier)
-		note_cpu(s.cpu, next->se.cfs_rq->rq, !s.next_pid);
+		note_cpu(s.cpu, task_rq(next), !s.next_pid);
 	emit(&switch_rings, RING_SWITCH, &s, sizeof(s));
 	return 0;
 }
@@ -45,7 +45,7 @@ int BPF_PROG(migrate_task, struct task_struct *p, int dest_cpu)
 		m.in_wakeup = 1;
 	}
 	HEAD(&m, EVENT_MIGRATION);
-	m.pid = p->pid;
+	m.pid = GET(p, pid);
 	m.by_pid = bpf_get_current_pid_tgid();
 	m.orig_cpu = task_cpu(p);
 	m.dest_cpu = dest_cpu;
@@ -56,14 +56,14 @@ int BPF_PROG(migrate_task, struct task_struct *p, int dest_cpu)
 static __always_inline void fill_numa(struct numa *n, struct task_struct *p, enum numa_event event)
 {
 	HEAD(n, EVENT_NUMA);
-	n->pid = p->pid;
+	n->pid = GET(p, pid);
 	n->event = event;
 	n->jiffies = bpf_jiffies64();
 	n->preferred_nid = -1;
 	if (bpf_core_field_exists(p->numa_migrate_retry)) {
-		n->preferred_nid = p->numa_preferred_nid;
-		n->scan_period = p->numa_scan_period;
-		n->migrate_retry = p->numa_migrate_retry;
+		n->preferred_nid = GET(p, numa_preferred_nid);
+		n->scan_period = GET(p, numa_scan_period);
+		n->migrate_retry = GET(p, numa_migrate_retry);
 	}
 }
 
@@ -91,14 +91,14 @@ int BPF_PROG(move_numa, struct task_struct *p, int src_cpu, int dst_cpu)
 SEC("tp_btf/sched_stick_numa")
 int BPF_PROG(stick_numa, struct task_struct *p, int src_cpu, struct task_struct *dst, int dst_cpu)
 {
-	numa_moved(p, src_cpu, dst_cpu, dst ? dst->pid : 0, NUMA_STICK);
+	numa_moved(p, src_cpu, dst_cpu, dst ? GET(dst, pid) : 0, NUMA_STICK);
 	return 0;
 }
 
 SEC("tp_btf/sched_swap_numa")
 int BPF_PROG(swap_numa, struct task_struct *p, int src_cpu, struct task_struct *dst, int dst_cpu)
 {
-	numa_moved(p, src_cpu, dst_cpu, dst ? dst->pid : 0, NUMA_SWAP);
+	numa_moved(p, src_cpu, dst_cpu, dst ? GET(dst, pid) : 0, NUMA_SWAP);
 	return 0;
 }
 
@@ -108,7 +108,7 @@ int BPF_PROG(numa_fault, int last_cpupid, int mem_node, int pages, int flags)
 {
 	struct numa n = {};
 
-	fill_numa(&n, this_rq()->curr, NUMA_FAULT);
+	fill_numa(&n, GET(this_rq(), curr), NUMA_FAULT);
 	n.src_cpu = n.dst_cpu = n.cpu;
 	n.src_nid = -1;
 	n.dst_nid = mem_node;
@@ -120,17 +120,18 @@ int BPF_PROG(numa_fault, int last_cpupid, int mem_node, int pages, int flags)
 
 static __always_inline void fill_task(struct task *t, struct task_struct *p, enum task_event event)
 {
+	struct task_struct *parent = GET(p, real_parent);
 	struct stats *st = this_stats();
 
 	HEAD(t, EVENT_TASK);
-	t->start = p->start_time;
-	t->pid = p->pid;
-	t->tgid = p->tgid;
-	t->parent_pid = p->real_parent->pid;
+	t->start = GET(p, start_time);
+	t->pid = GET(p, pid);
+	t->tgid = GET(p, tgid);
+	t->parent_pid = GET(parent, pid);
 	if (st)
 		t->tag = tag(st, p);
 	t->event = event;
-	bpf_probe_read_kernel(t->comm, sizeof(t->comm), p->comm);
+	bpf_probe_read_kernel(t->comm, sizeof(t->comm), GET(p, comm));
 }
 
 SEC("tp_btf/task_newtask")
@@ -149,7 +150,7 @@ int BPF_PROG(task_rename, struct task_struct *p, const char *comm)
 	struct task t = {};
 
 	fill_task(&t, p, TASK_RENAME);
-	bpf_probe_read_kernel(t.comm, sizeof(t.comm), comm); /* p->comm still holds the old one */
+	bpf_probe_read_kernel(t.comm, sizeof(t.comm), comm); /* GET(p, comm) still holds the old one */
 	emit(&event_rings, RING_EVENT, &t, sizeof(t));
 	return 0;
 }
@@ -201,7 +202,7 @@ int flush_decision(void *ctx)
 	struct slot *slot = this_slot();
 
 	if (slot)
-		flush(slot, this_rq()->curr);
+		flush(slot, GET(this_rq(), curr));
 	return 0;
 }
 
@@ -211,6 +212,6 @@ int flush_tracepoint(void *ctx)
 	struct slot *slot = this_slot();
 
 	if (slot)
-		flush(slot, bpf_get_current_task_btf());
+		flush(slot, CURRENT());
 	return 0;
 }

@@ -2,7 +2,7 @@
 /*
  * The few kernel types the probes touch, with only the members they touch. preserve_access_index makes libbpf
  * relocate every access against the running kernel's BTF; a member that moved, changed size or is absent is found
- * out there. All kernel drift is handled in this file: a change is one comment with its commit, the flavour types
+ * out there (integers are unsigned here, since libbpf narrows only unsigned loads: on_rq became a byte by 7.3). All kernel drift is handled in this file: a change is one comment with its commit, the flavour types
  * that describe it, and one inline getter, so that the probes read the same on every kernel.
  */
 #ifndef WAKESCOPE_KERNEL_H
@@ -38,13 +38,13 @@ struct sched_entity {
 };
 
 struct sched_domain_shared {
-	int has_idle_cores;
-	int nr_idle_scan;
+	unsigned int has_idle_cores;
+	unsigned int nr_idle_scan;
 };
 
 struct sched_group {
 	struct sched_group *next;
-	int flags;
+	unsigned int flags;
 	unsigned long cpumask[0];
 };
 
@@ -52,9 +52,9 @@ struct sched_domain {
 	struct sched_domain *parent;
 	struct sched_group *groups;
 	unsigned int imbalance_pct;
-	int flags;
-	int level;
-	int imb_numa_nr;
+	unsigned int flags;
+	unsigned int level;
+	unsigned int imb_numa_nr;
 	__u64 avg_scan_cost;
 	char *name;
 	struct sched_domain_shared *shared;
@@ -74,16 +74,16 @@ struct thread_info {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int flags;
-	int on_rq;
-	int on_cpu;
-	int wake_cpu;
-	int recent_used_cpu;
+	unsigned int on_rq;
+	unsigned int on_cpu;
+	unsigned int wake_cpu;
+	unsigned int recent_used_cpu;
 	unsigned int wakee_flips;
 	unsigned long wakee_flip_decay_ts;
 	struct task_struct *last_wakee;
-	int prio;
+	unsigned int prio;
 	unsigned int policy;
-	int nr_cpus_allowed;
+	unsigned int nr_cpus_allowed;
 	struct cpumask *cpus_ptr;
 	unsigned short migration_disabled;
 	struct sched_entity se;
@@ -158,15 +158,15 @@ enum cpuhp_state {
 static __always_inline __u32 task_state(struct task_struct *p)
 {
 	if (bpf_core_field_exists(p->__state))
-		return p->__state;
-	return ((struct task_struct___v513 *)p)->state;
+		return GET(p, __state);
+	return GET(((struct task_struct___v513 *)p), state);
 }
 
 static __always_inline __s16 task_cpu(struct task_struct *p)
 {
 	if (bpf_core_field_exists(p->thread_info.cpu))
-		return p->thread_info.cpu;
-	return ((struct task_struct___v515 *)p)->cpu;
+		return GET(p, thread_info.cpu);
+	return GET(((struct task_struct___v515 *)p), cpu);
 }
 
 static __always_inline bool task_has_stats(struct task_struct *p)
@@ -178,39 +178,39 @@ static __always_inline bool task_has_stats(struct task_struct *p)
 static __always_inline __u32 task_affine_attempts(struct task_struct *p)
 {
 	if (bpf_core_field_exists(p->stats.nr_wakeups_affine_attempts))
-		return p->stats.nr_wakeups_affine_attempts;
+		return GET(p, stats.nr_wakeups_affine_attempts);
 	if (bpf_core_field_exists(((struct task_struct___v515s *)p)->se.statistics.nr_wakeups_affine_attempts))
-		return ((struct task_struct___v515s *)p)->se.statistics.nr_wakeups_affine_attempts;
+		return GET(((struct task_struct___v515s *)p), se.statistics.nr_wakeups_affine_attempts);
 	return 0;
 }
 
 static __always_inline __u32 task_affine_moves(struct task_struct *p)
 {
 	if (bpf_core_field_exists(p->stats.nr_wakeups_affine))
-		return p->stats.nr_wakeups_affine;
+		return GET(p, stats.nr_wakeups_affine);
 	if (bpf_core_field_exists(((struct task_struct___v515s *)p)->se.statistics.nr_wakeups_affine))
-		return ((struct task_struct___v515s *)p)->se.statistics.nr_wakeups_affine;
+		return GET(((struct task_struct___v515s *)p), se.statistics.nr_wakeups_affine);
 	return 0;
 }
 
 /* migration_disabled came with af449901b84c (v5.11). */
 static __always_inline bool task_migration_disabled(struct task_struct *p)
 {
-	return bpf_core_field_exists(p->migration_disabled) && p->migration_disabled;
+	return bpf_core_field_exists(p->migration_disabled) && GET(p, migration_disabled);
 }
 
 /* sched_delayed came with 152e11f6df29 (v6.12). */
 static __always_inline bool task_delayed(struct task_struct *p)
 {
-	return bpf_core_field_exists(p->se.sched_delayed) && p->se.sched_delayed;
+	return bpf_core_field_exists(p->se.sched_delayed) && GET(p, se.sched_delayed);
 }
 
 static __always_inline __u32 cfs_nr_idle(struct cfs_rq *cfs_rq)
 {
 	if (bpf_core_field_exists(cfs_rq->idle_h_nr_running))
-		return cfs_rq->idle_h_nr_running;
+		return GET(cfs_rq, idle_h_nr_running);
 	if (bpf_core_field_exists(((struct cfs_rq___h_nr_idle *)cfs_rq)->h_nr_idle))
-		return ((struct cfs_rq___h_nr_idle *)cfs_rq)->h_nr_idle;
+		return GET(((struct cfs_rq___h_nr_idle *)cfs_rq), h_nr_idle);
 	return 0;
 }
 

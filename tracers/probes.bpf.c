@@ -16,6 +16,7 @@
 #include <bpf/bpf_tracing.h>
 
 #include "records.h"
+#include "dialect.h"
 #include "kernel.h"
 
 char LICENSE[] SEC("license") = "GPL";
@@ -99,12 +100,6 @@ struct cpu_state {
 };
 struct cpu_state cpu_states[MAX_CPUS];
 
-/* Root of typed access to any CPU's runqueue; only programs of tier decision may refer to it, since a kernel
- * without CONFIG_KALLSYMS_ALL cannot resolve it. */
-extern struct rq runqueues __ksym;
-extern int __preempt_count __ksym __weak; /* x86 up to 6.1 and from 6.15 on */
-extern struct pcpu_hot pcpu_hot __ksym __weak; /* x86 from 6.2 to 6.14 */
-
 /* Keeps every record's layout in this object's BTF, which Python derives its dtypes from. */
 struct records {
 	struct wakeup wakeup;
@@ -164,13 +159,13 @@ static __always_inline __u32 tag(struct stats *st, const void *task)
 
 static __always_inline struct sched_domain *llc_domain(struct rq *rq)
 {
-	struct sched_domain *sd = rq->sd, *llc = NULL;
+	struct sched_domain *sd = GET(rq, sd), *llc = NULL;
 
 	for (int i = 0; i < MAX_LEVELS; i++) {
-		if (!sd || !(sd->flags & sd_share_llc))
+		if (!sd || !(GET(sd, flags) & sd_share_llc))
 			break;
 		llc = sd;
-		sd = sd->parent;
+		sd = GET(sd, parent);
 	}
 	return llc;
 }
@@ -181,106 +176,108 @@ static __always_inline struct sched_domain *llc_domain(struct rq *rq)
  */
 static __always_inline __u64 h_load(struct task_struct *p, __u64 now, __s8 *depth)
 {
-	struct cfs_rq *cfs_rq = p->se.cfs_rq;
-	struct sched_entity *se = p->se.parent;
+	struct cfs_rq *cfs_rq = GET(p, se.cfs_rq);
+	struct sched_entity *se = GET(p, se.parent);
 	__u64 avg[MAX_DEPTH], below[MAX_DEPTH], load;
-	__u64 own = cfs_rq->avg.load_avg;
+	__u64 own = GET(cfs_rq, avg.load_avg);
 	int level = 0;
 
 	for (; level < MAX_DEPTH; level++) {
-		if (!se || cfs_rq->last_h_load_update == now)
+		if (!se || GET(cfs_rq, last_h_load_update) == now)
 			break;
-		avg[level] = se->avg.load_avg;
-		cfs_rq = se->cfs_rq;
-		below[level] = cfs_rq->avg.load_avg;
-		se = se->parent;
+		avg[level] = GET(se, avg.load_avg);
+		cfs_rq = GET(se, cfs_rq);
+		below[level] = GET(cfs_rq, avg.load_avg);
+		se = GET(se, parent);
 	}
 	*depth = level == MAX_DEPTH ? -1 : level;
-	load = cfs_rq->last_h_load_update == now ? cfs_rq->h_load : cfs_rq->avg.load_avg;
+	load = GET(cfs_rq, last_h_load_update) == now ? GET(cfs_rq, h_load) : GET(cfs_rq, avg.load_avg);
 	for (int i = MAX_DEPTH - 1; i >= 0; i--)
 		if (i < level)
 			load = load * avg[i] / (below[i] + 1);
-	return p->se.avg.load_avg * load / (own + 1);
+	return GET(p, se.avg.load_avg) * load / (own + 1);
 }
 
 /* Identity, flips and what else comes from the two tasks alone. */
 static __always_inline void fill_tasks(struct wakeup *w, struct stats *st, struct task_struct *cur, struct task_struct *p)
 {
 	w->jiffies = bpf_jiffies64();
-	w->waker_start = cur->start_time;
-	w->wakee_start = p->start_time;
-	w->waker_pid = cur->pid;
-	w->wakee_pid = p->pid;
+	w->waker_start = GET(cur, start_time);
+	w->wakee_start = GET(p, start_time);
+	w->waker_pid = GET(cur, pid);
+	w->wakee_pid = GET(p, pid);
 	w->waker_tag = tag(st, cur);
 	w->wakee_tag = tag(st, p);
-	w->waker_last_wakee = tag(st, cur->last_wakee);
-	w->wakee_last_wakee = tag(st, p->last_wakee);
-	w->waker_flips = w->waker_flips_exit = cur->wakee_flips;
-	w->wakee_flips = w->wakee_flips_exit = p->wakee_flips;
-	w->waker_decay_ts = w->waker_decay_ts_exit = cur->wakee_flip_decay_ts;
-	w->wakee_decay_ts = p->wakee_flip_decay_ts;
+	w->waker_last_wakee = tag(st, GET(cur, last_wakee));
+	w->wakee_last_wakee = tag(st, GET(p, last_wakee));
+	w->waker_flips = w->waker_flips_exit = GET(cur, wakee_flips);
+	w->wakee_flips = w->wakee_flips_exit = GET(p, wakee_flips);
+	w->waker_decay_ts = w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);
+	w->wakee_decay_ts = GET(p, wakee_flip_decay_ts);
 	w->waker_last_wakee_exit = w->waker_last_wakee;
 	w->wake_flags = UNKNOWN;
 	w->sd_flag = 0;
-	w->waker_flags = cur->flags;
-	w->prev_cpu = p->wake_cpu;
-	w->recent_used_cpu = p->recent_used_cpu;
+	w->waker_flags = GET(cur, flags);
+	w->prev_cpu = GET(p, wake_cpu);
+	w->recent_used_cpu = GET(p, recent_used_cpu);
 	w->wakee_cpu = w->chosen_cpu = task_cpu(p);
-	w->waker_prio = cur->prio;
-	w->wakee_prio = p->prio;
-	w->waker_nr_allowed = cur->nr_cpus_allowed;
-	w->wakee_nr_allowed = p->nr_cpus_allowed;
+	w->waker_prio = GET(cur, prio);
+	w->wakee_prio = GET(p, prio);
+	w->waker_nr_allowed = GET(cur, nr_cpus_allowed);
+	w->wakee_nr_allowed = GET(p, nr_cpus_allowed);
 	w->context = CONTEXT_UNKNOWN;
-	w->waker_policy = cur->policy;
-	w->wakee_policy = p->policy;
-	w->wakee_load = p->se.avg.load_avg;
-	w->wakee_util = p->se.avg.util_avg;
+	w->waker_policy = GET(cur, policy);
+	w->wakee_policy = GET(p, policy);
+	w->wakee_load = GET(p, se.avg.load_avg);
+	w->wakee_util = GET(p, se.avg.util_avg);
 	w->affine_attempts = w->affine_moves = -1;
 	if (bpf_core_field_exists(p->numa_migrate_retry)) {
-		w->wakee_preferred_nid = p->numa_preferred_nid;
-		w->waker_migrate_retry = cur->numa_migrate_retry;
-		w->wakee_migrate_retry = p->numa_migrate_retry;
-		w->waker_scan_period = cur->numa_scan_period;
-		w->wakee_scan_period = p->numa_scan_period;
+		w->wakee_preferred_nid = GET(p, numa_preferred_nid);
+		w->waker_migrate_retry = GET(cur, numa_migrate_retry);
+		w->wakee_migrate_retry = GET(p, numa_migrate_retry);
+		w->waker_scan_period = GET(cur, numa_scan_period);
+		w->wakee_scan_period = GET(p, numa_scan_period);
 	} else {
 		w->wakee_preferred_nid = -1;
 		w->waker_migrate_retry = w->wakee_migrate_retry = UNKNOWN64;
 		w->waker_scan_period = w->wakee_scan_period = UNKNOWN;
 	}
-	bpf_probe_read_kernel(w->allowed, sizeof(w->allowed), p->cpus_ptr);
+	bpf_probe_read_kernel(w->allowed, sizeof(w->allowed), GET(p, cpus_ptr));
 }
 
 static __always_inline void fill_llc(struct sched_domain *llc, __s32 *nr_idle_scan, __s8 *has_idle_cores)
 {
+	struct sched_domain_shared *shared = llc ? GET(llc, shared) : NULL;
+
 	*nr_idle_scan = -1;
 	*has_idle_cores = -1;
-	if (!llc || !llc->shared)
+	if (!shared)
 		return;
-	*has_idle_cores = !!llc->shared->has_idle_cores;
-	if (bpf_core_field_exists(llc->shared->nr_idle_scan))
-		*nr_idle_scan = llc->shared->nr_idle_scan;
+	*has_idle_cores = !!GET(shared, has_idle_cores);
+	if (bpf_core_field_exists(shared->nr_idle_scan))
+		*nr_idle_scan = GET(shared, nr_idle_scan);
 }
 
 /* What the two runqueues and their LLC domains say. */
 static __always_inline void fill_rqs(struct wakeup *w, struct rq *this_rq, struct rq *prev_rq,
 				     struct sched_domain *this_llc, struct sched_domain *prev_llc)
 {
-	w->this_load = this_rq->cfs.avg.load_avg;
-	w->prev_load = prev_rq->cfs.avg.load_avg;
-	w->this_capacity = this_rq->cpu_capacity;
-	w->prev_capacity = prev_rq->cpu_capacity;
-	w->this_nr_running = this_rq->nr_running;
-	w->prev_nr_running = prev_rq->nr_running;
+	w->this_load = GET(this_rq, cfs.avg.load_avg);
+	w->prev_load = GET(prev_rq, cfs.avg.load_avg);
+	w->this_capacity = GET(this_rq, cpu_capacity);
+	w->prev_capacity = GET(prev_rq, cpu_capacity);
+	w->this_nr_running = GET(this_rq, nr_running);
+	w->prev_nr_running = GET(prev_rq, nr_running);
 	w->this_h_nr_queued = w->this_h_nr_runnable = UNKNOWN;
 	if (bpf_core_field_exists(this_rq->cfs.h_nr_runnable)) {
-		w->this_h_nr_queued = this_rq->cfs.h_nr_queued;
-		w->this_h_nr_runnable = this_rq->cfs.h_nr_runnable;
+		w->this_h_nr_queued = GET(this_rq, cfs.h_nr_queued);
+		w->this_h_nr_runnable = GET(this_rq, cfs.h_nr_runnable);
 	}
-	w->this_avg_idle = this_rq->avg_idle;
-	w->llc_size = this_llc ? this_llc->span_weight : 1;
+	w->this_avg_idle = GET(this_rq, avg_idle);
+	w->llc_size = this_llc ? GET(this_llc, span_weight) : 1;
 	w->this_avg_scan_cost = UNKNOWN64;
 	if (this_llc && bpf_core_field_exists(this_llc->avg_scan_cost))
-		w->this_avg_scan_cost = this_llc->avg_scan_cost;
+		w->this_avg_scan_cost = GET(this_llc, avg_scan_cost);
 	fill_llc(this_llc, &w->this_nr_idle_scan, &w->this_has_idle_cores);
 	fill_llc(prev_llc, &w->prev_nr_idle_scan, &w->prev_has_idle_cores);
 }
@@ -297,7 +294,7 @@ static __always_inline void fill_loads(struct wakeup *w, struct task_struct *cur
 
 static __always_inline bool is_fair(struct task_struct *p)
 {
-	return p->prio >= MAX_RT_PRIO && p->policy != SCHED_EXT;
+	return GET(p, prio) >= MAX_RT_PRIO && GET(p, policy) != SCHED_EXT;
 }
 
 /* Why p may not reach placement, as try_to_wake_up() and select_task_rq() will find it. */
@@ -305,11 +302,11 @@ static __always_inline enum outcome expect(struct task_struct *cur, struct task_
 {
 	if ((__u64)cur == (__u64)p)
 		return OUTCOME_SELF;
-	if (p->on_rq)
+	if (GET(p, on_rq))
 		return task_delayed(p) ? OUTCOME_DELAYED : OUTCOME_QUEUED;
 	if (!is_fair(p))
 		return OUTCOME_NOT_FAIR;
-	if (p->nr_cpus_allowed == 1)
+	if (GET(p, nr_cpus_allowed) == 1)
 		return OUTCOME_PINNED;
 	if (task_migration_disabled(p))
 		return OUTCOME_MIGRATION_DISABLED;
@@ -326,9 +323,9 @@ static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 		return;
 	slot->open = false;
 	w->ts_exit = bpf_ktime_get_ns();
-	w->waker_flips_exit = cur->wakee_flips;
-	w->waker_decay_ts_exit = cur->wakee_flip_decay_ts;
-	w->waker_last_wakee_exit = tag(st, cur->last_wakee);
+	w->waker_flips_exit = GET(cur, wakee_flips);
+	w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);
+	w->waker_last_wakee_exit = tag(st, GET(cur, last_wakee));
 	/* seen on a runqueue, yet record_wakee() ran: it was dequeued in between, and placed */
 	if (!decision_tier && w->outcome == OUTCOME_QUEUED && w->waker_last_wakee_exit == w->wakee_tag &&
 	    w->waker_last_wakee != w->wakee_tag)

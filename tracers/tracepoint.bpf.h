@@ -4,13 +4,20 @@
  * reached through the tasks themselves; other runqueues by the address learnt when their CPU last switched.
  */
 
+static __always_inline struct rq *task_rq(struct task_struct *p)
+{
+	struct cfs_rq *cfs_rq = GET(p, se.cfs_rq);
+
+	return GET(cfs_rq, rq);
+}
+
 static __always_inline void note_cpu(__u32 cpu, struct rq *rq, bool idle)
 {
-	if (cpu >= MAX_CPUS)
-		return;
-	cpu_states[cpu].rq = (__u64)rq;
-	cpu_states[cpu].idle = idle;
-	cpu_states[cpu].seen = 1;
+	struct cpu_state *state = &cpu_states[cpu & (MAX_CPUS - 1)]; /* a bound the 5.10 verifier can follow */
+
+	state->rq = (__u64)rq;
+	state->idle = idle;
+	state->seen = 1;
 }
 
 /* idle_cpu() of a CPU known only by address: curr from its last switch, the rest from its runqueue. */
@@ -32,10 +39,12 @@ static __always_inline void read_states(__u64 *idle)
 /* Whether the idle state kept from switches is what a directly readable runqueue says. */
 static __always_inline void check_state(struct stats *st, __u32 cpu, struct rq *rq)
 {
-	if (cpu >= MAX_CPUS || !cpu_states[cpu].seen)
+	struct cpu_state *state = &cpu_states[cpu & (MAX_CPUS - 1)];
+
+	if (!state->seen)
 		return;
 	st->idle_checked++;
-	if (((__u64)rq->curr == (__u64)rq->idle) != cpu_states[cpu].idle)
+	if (((__u64)GET(rq, curr) == (__u64)GET(rq, idle)) != state->idle)
 		st->idle_mismatch++;
 }
 
@@ -51,8 +60,8 @@ static __always_inline void exit_masks(struct slot *slot)
 SEC("tp_btf/sched_waking")
 int BPF_PROG(waking_tracepoint, struct task_struct *p)
 {
-	struct task_struct *cur = bpf_get_current_task_btf();
-	struct rq *rq = cur->se.cfs_rq->rq, *prev_rq = p->se.cfs_rq->rq;
+	struct task_struct *cur = CURRENT();
+	struct rq *rq = task_rq(cur), *prev_rq = task_rq(p);
 	struct slot *slot = this_slot();
 	struct stats *st = this_stats();
 	struct wakeup *w;
@@ -84,6 +93,6 @@ int BPF_PROG(wakeup_tracepoint, struct task_struct *p)
 	if (!slot || slot->task != (__u64)p)
 		return 0;
 	exit_masks(slot);
-	flush(slot, bpf_get_current_task_btf());
+	flush(slot, CURRENT());
 	return 0;
 }
