@@ -35,7 +35,7 @@ def wake_affine_idle(policy, machine, w, this_cpu, prev_cpu, sync):  # type: ign
         asked(w, Asked.SHARE_CACHE, this_cpu, prev_cpu)
         if cpus_share_cache(machine, this_cpu, prev_cpu):
             if available_idle_cpu(w, prev_cpu):
-                return prev_cpu, Affine.BOTH_IDLE  # 806486c377e3, v4.16
+                return prev_cpu, Affine.BOTH_IDLE  # v4.16
             return this_cpu, Affine.THIS_IDLE
     if sync and alone(policy, w):
         return this_cpu, Affine.SYNC
@@ -54,7 +54,7 @@ def alone(policy, w):  # type: ignore[no-untyped-def]
         return nr == 1
     if w.this_nr_delayed == UNKNOWN:
         return nr > 0 and either(w, Doubt.ALONE)
-    return nr - w.this_nr_delayed == 1  # aa3ee4f0b754, v6.15; 6.12.y
+    return nr - w.this_nr_delayed == 1  # aa3ee4f0b754, v6.16
 
 
 @compiled
@@ -62,7 +62,7 @@ def wake_affine_weight(policy, machine, w, level, this_cpu, prev_cpu, sync):  # 
     """(CPU, rule) by load: this CPU if it would carry less with the wakee than prev does without.
 
     cpu_load() is the root cfs_rq's load_avg, blocked load included (v5.7). A tie goes to prev, and on sync wakeups to
-    this CPU (082f764a2f3f, v4.17).
+    this CPU (v4.17).
     """
     this_eff_load = w.this_load
     if this_eff_load == UNKNOWN or w.prev_load == UNKNOWN:

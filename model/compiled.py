@@ -30,7 +30,9 @@ def _cache_directory() -> Path | None:
     name = f"model-{hashlib.sha256(text + numba.__version__.encode()).hexdigest()[:16]}"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser())
     chosen = os.environ.get("NUMBA_CACHE_DIR")
-    places = [Path(chosen)] if chosen else [cache / "wakescope", Path(tempfile.gettempdir()) / f"wakescope-{os.getuid()}"]
+    places = (
+        [Path(chosen)] if chosen else [cache / "wakescope", Path(tempfile.gettempdir()) / f"wakescope-{os.getuid()}"]
+    )
     for place in places:
         directory = place / name
         try:

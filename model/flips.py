@@ -14,7 +14,7 @@ def record_wakee(jiffies, hz, flips, decay_ts, last_wakee, wakee):  # type: igno
     """current's (wakee_flips, wakee_flip_decay_ts, last_wakee) after it woke wakee.
 
     Flips are halved once if more than a second of jiffies has gone by since they last were, however long ago that is,
-    and rise by one if the wakee is another task than the last (62470419e993, v3.12; unchanged through 7.3).
+    and rise by one if the wakee is another task than the last (unchanged from 4.2 to 7.3).
     """
     if np.int64(jiffies) - np.int64(decay_ts) - hz > 0:  # time_after()
         flips = flips >> 1

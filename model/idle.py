@@ -46,7 +46,7 @@ def sched_idle_cpu(policy, w, cpu):  # type: ignore[no-untyped-def]
 
 @compiled
 def choose_idle_cpu(policy, w, cpu):  # type: ignore[no-untyped-def]
-    """Idle, or as good as idle (since 3c29e651e16d, v5.4, everywhere since v5.7; named so in v7.x)."""
+    """Idle, or as good as idle (since 3c29e651e16d, v5.4, everywhere since v5.7; named so in fd54d81c2c0e, v7.1)."""
     return available_idle_cpu(w, cpu) or sched_idle_cpu(policy, w, cpu)
 
 
@@ -68,7 +68,7 @@ def test_idle_cores(w, target):  # type: ignore[no-untyped-def]
 
 @compiled
 def kthread_wakes_its_work(policy, w, prev):  # type: ignore[no-untyped-def]
-    """Whether the per-CPU kthread rule stacks the wakee on prev (52262ee567ad, v5.6; in_task: 8b4e74ccb582, v5.16)."""
+    """Whether the per-CPU kthread rule stacks the wakee on prev (v5.6; in_task: 8b4e74ccb582, v5.17)."""
     if prev != w.cpu or w.kthread == 0 or w.this_nr_running > 1:
         return False
     if policy.kthread_in_task and w.in_task == 0:
@@ -157,7 +157,7 @@ def scan_depth(policy, machine, w, has_idle_core, target):  # type: ignore[no-un
 
 @compiled
 def _sis_prop(policy, machine, w, target):  # type: ignore[no-untyped-def]
-    """SIS_PROP: in proportion to this CPU's usual idle time, over the usual cost of a scan (10e2f1acd010, v4.14)."""
+    """SIS_PROP: in proportion to this CPU's usual idle time, over the usual cost of a scan (since v4.13)."""
     if not machine.cpus[w.cpu].llc:
         return 1
     if policy.prop_clock == PropClock.WAKE_AVG_IDLE or w.this_avg_idle == UNKNOWN or w.this_avg_scan_cost == UNKNOWN:
@@ -198,7 +198,7 @@ def select_idle_cpu(policy, machine, w, has_idle_core, target):  # type: ignore[
     """(CPU or NO_CPU, path) of a scan of the target's LLC from target + 1 (v5.12 and later).
 
     With has_idle_core whole cores are sought, to no limit, and the first idle thread met will do if there is none.
-    With clusters the target's own is scanned first (8881e1639f1f, v6.8).
+    With clusters the target's own is scanned first (8881e1639f1f, v6.7).
     """
     nr = scan_depth(policy, machine, w, has_idle_core, target)
     if nr == 1:
@@ -211,9 +211,7 @@ def select_idle_cpu(policy, machine, w, has_idle_core, target):  # type: ignore[
     idle_cpu = NO_CPU
     if policy.cluster and machine.cluster_active and machine.cpus[target].cluster:
         group = machine.cpus[target].cluster_span
-        found, nr, idle_cpu = _scan(
-            policy, machine, w, has_idle_core, target + 1, cpus, group, False, nr, idle_cpu
-        )
+        found, nr, idle_cpu = _scan(policy, machine, w, has_idle_core, target + 1, cpus, group, False, nr, idle_cpu)
         if found != NO_CPU or nr == 0:
             return found, path
         for word in range(len(cpus)):
@@ -283,7 +281,7 @@ def recent_used(policy, machine, w, prev, target):  # type: ignore[no-untyped-de
         return NO_CPU
     if not share_cache(machine, w, recent, target) or not choose_idle_cpu(policy, w, recent):
         return NO_CPU
-    # From 89aafd67f28c (v5.13) to ae2ad293d6be (v6.6) prev was stored first and tested in the candidate's place.
+    # From 89aafd67f28c (v5.15) to ae2ad293d6be (v6.5) prev was stored first and tested in the candidate's place.
     tested = prev if policy.recent_used == RecentUsed.PREV_TESTED else recent
     return recent if cpumask_test_cpu(tested, w.allowed) else NO_CPU
 
@@ -300,7 +298,7 @@ def select_idle_sibling(policy, machine, w, prev, target):  # type: ignore[no-un
     if prev != target and share_cache(machine, w, prev, target) and choose_idle_cpu(policy, w, prev):
         if not clusters or cpus_share_resources(machine, prev, target):
             return prev, Path.PREV
-        prev_aff = prev  # 22165f61d0c4, v6.8
+        prev_aff = prev  # 22165f61d0c4, v6.7
     if kthread_wakes_its_work(policy, w, prev):
         return prev, Path.KTHREAD
     recent = recent_used(policy, machine, w, prev, target)

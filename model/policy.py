@@ -16,36 +16,36 @@ class WakeFlags(IntEnum):
     """How select_task_rq_fair's wake_flags are numbered (kernel/sched/sched.h, WF_*)."""
 
     SD_FLAG_APART = 0  # WF_SYNC 1; the kind of placement is the sd_flag argument
-    SD_FLAG_WITHIN = 1  # WF_SYNC 0x10; the low nibble is the kind of placement (3aef1551e942, v5.13)
+    SD_FLAG_WITHIN = 1  # WF_SYNC 0x10; the low nibble is the kind of placement (3aef1551e942, v5.11)
 
 
 class AffineCount(IntEnum):
     """When wake_affine counts nr_wakeups_affine."""
 
     PICKED = 0  # when it decided for either CPU
-    PULLED = 1  # only when it decided for the waker's CPU (39afe5d6fc59, v6.6; in stable 5.15.y and 6.1.y)
+    PULLED = 1  # only when it decided for the waker's CPU (39afe5d6fc59, v6.4)
 
 
 class SchedIdle(IntEnum):
     """Who may take a CPU that runs only SCHED_IDLE tasks as if it were idle (sched_idle_cpu, 3c29e651e16d, v5.4)."""
 
     ANY = 0
-    NOT_SCHED_IDLE = 1  # any but a SCHED_IDLE wakee (choose_sched_idle_rq, v7.x)
+    NOT_SCHED_IDLE = 1  # any but a SCHED_IDLE wakee (choose_sched_idle_rq, fd54d81c2c0e, v7.1)
 
 
 class RecentUsed(IntEnum):
     """When p.recent_used_cpu is replaced by prev, and which CPU the affinity test of the candidate looks at."""
 
-    ON_HIT = 0  # replaced when taken (32e839dda3ba, v4.16)
-    PREV_TESTED = 1  # replaced first, so the test reads prev instead (89aafd67f28c, v5.13)
-    ALWAYS = 2  # replaced first, the old value is tested (ae2ad293d6be, v6.6; in stable 5.15.y and 6.1.y)
+    ON_HIT = 0  # replaced when taken (v4.16 to v5.14)
+    PREV_TESTED = 1  # replaced first, so the test reads prev instead (89aafd67f28c, v5.15)
+    ALWAYS = 2  # replaced first, the old value is tested (ae2ad293d6be, v6.5)
 
 
 class Scan(IntEnum):
     """The order of searches within the LLC of the target."""
 
     CORE_CPU_SMT = 0  # an idle core, then any idle CPU from target on, then the target's siblings
-    SMT_CPU = 1  # prev's siblings if no core is idle, then cores or CPUs from target + 1 on (9fe1f127b913, v5.12)
+    SMT_CPU = 1  # prev's siblings if no core is idle, then cores or CPUs from target + 1 on (9fe1f127b913, v5.12; c722f35b513f, v5.13)
 
 
 class PropClock(IntEnum):
@@ -64,10 +64,10 @@ class Policy(NamedTuple):
     wa_weight: int = 1  # sched_feat(WA_WEIGHT)
     wa_bias: int = 1  # sched_feat(WA_BIAS)
     prev_idle: int = 1  # wake_affine_idle's third rule: an idle prev keeps the task (d8fcb81f1acf, v5.11)
-    sync_runnable: int = 1  # its sync rule does not count tasks whose dequeue is delayed (aa3ee4f0b754, v6.15)
+    sync_runnable: int = 1  # its sync rule does not count tasks whose dequeue is delayed (aa3ee4f0b754, v6.16)
     affine_count: int = AffineCount.PULLED
     sched_idle: int = SchedIdle.ANY
-    kthread_in_task: int = 1  # the per-CPU kthread rule holds in task context only (8b4e74ccb582, v5.16)
+    kthread_in_task: int = 1  # the per-CPU kthread rule holds in task context only (8b4e74ccb582, v5.17)
     recent_used: int = RecentUsed.ALWAYS
     scan: int = Scan.SMT_CPU
     sis_prop: int = 0  # sched_feat(SIS_PROP)
@@ -75,9 +75,9 @@ class Policy(NamedTuple):
     sis_avg_cpu: int = 0  # sched_feat(SIS_AVG_CPU)
     prop_clock: int = PropClock.WAKE_AVG_IDLE
     core_in_mask: int = 1  # an idle sibling of a busy core must lie in the scanned mask (23d04d8c6b8e, v6.9)
-    smt_in_llc: int = 1  # select_idle_smt stays within the LLC domain (8aeaffef8c6e, v6.9)
-    smt_skips_prev: int = 1  # select_idle_smt does not ask about prev again (3e6efe87cd5c, v6.0)
-    cluster: int = 1  # clusters are searched before the LLC (22165f61d0c4, 8881e1639f1f, v6.8)
+    smt_in_llc: int = 1  # select_idle_smt stays within the LLC domain (lost in 3e6efe87cd5c, v6.1; 8aeaffef8c6e, v6.9)
+    smt_skips_prev: int = 1  # select_idle_smt does not ask about prev again (3e6efe87cd5c, v6.1)
+    cluster: int = 1  # clusters are searched before the LLC (8881e1639f1f, 22165f61d0c4, v6.7)
 
     def __or__(self, edit: Mapping[str, int]) -> Policy:
         """This policy with some features changed."""

@@ -69,13 +69,13 @@ def cpumask_clear_cpu(cpu, mask):  # type: ignore[no-untyped-def]
 
 @compiled
 def cpus_share_cache(machine, this_cpu, that_cpu):  # type: ignore[no-untyped-def]
-    """Whether two CPUs have one LLC. They share it with themselves even when there is none (42dc938a590c, v5.15)."""
+    """Whether two CPUs have one LLC. They share it with themselves even when there is none (42dc938a590c, v5.16)."""
     return this_cpu == that_cpu or machine.cpus[this_cpu].llc_id == machine.cpus[that_cpu].llc_id
 
 
 @compiled
 def cpus_share_resources(machine, this_cpu, that_cpu):  # type: ignore[no-untyped-def]
-    """Whether two CPUs share the cluster, or the LLC where there are no clusters (b95303e0aeaf, v6.8)."""
+    """Whether two CPUs share the cluster, or the LLC where there are no clusters (b95303e0aeaf, v6.7)."""
     return this_cpu == that_cpu or machine.cpus[this_cpu].share_id == machine.cpus[that_cpu].share_id
 
 
