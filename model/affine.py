@@ -6,8 +6,9 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .compiled import compiled
-from .topo import cpus_share_cache
-from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, asked, available_idle_cpu, either
+from .policy import Policy
+from .topo import Machine, cpus_share_cache
+from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
 
 
 class Affine(IntEnum):
@@ -29,7 +30,9 @@ class Affine(IntEnum):
 
 
 @compiled
-def wake_affine_idle(policy, machine, w, this_cpu, prev_cpu, sync):  # type: ignore[no-untyped-def]
+def wake_affine_idle(
+    policy: Policy, machine: Machine, w: Wakeup, this_cpu: int, prev_cpu: int, sync: bool
+) -> tuple[int, Affine]:
     """(CPU, rule) by idleness, or (NO_CPU, UNDECIDED)."""
     if available_idle_cpu(w, this_cpu):
         asked(w, Asked.SHARE_CACHE, this_cpu, prev_cpu)
@@ -45,20 +48,22 @@ def wake_affine_idle(policy, machine, w, this_cpu, prev_cpu, sync):  # type: ign
 
 
 @compiled
-def alone(policy, w):  # type: ignore[no-untyped-def]
+def alone(policy: Policy, w: Wakeup) -> bool:
     """Whether current is the only task on this runqueue; with sync_runnable, delayed dequeues do not count."""
     nr = w.this_nr_running
     if nr == UNKNOWN:
         return either(w, Doubt.ALONE)
     if not policy.sync_runnable:
-        return nr == 1
+        return bool(nr == 1)
     if w.this_nr_delayed == UNKNOWN:
         return nr > 0 and either(w, Doubt.ALONE)
-    return nr - w.this_nr_delayed == 1  # aa3ee4f0b754, v6.16
+    return bool(nr - w.this_nr_delayed == 1)  # aa3ee4f0b754, v6.16
 
 
 @compiled
-def wake_affine_weight(policy, machine, w, level, this_cpu, prev_cpu, sync):  # type: ignore[no-untyped-def]
+def wake_affine_weight(
+    policy: Policy, machine: Machine, w: Wakeup, level: int, this_cpu: int, prev_cpu: int, sync: bool
+) -> tuple[int, Affine]:
     """(CPU, rule) by load: this CPU if it would carry less with the wakee than prev does without.
 
     cpu_load() is the root cfs_rq's load_avg, blocked load included (v5.7). A tie goes to prev, and on sync wakeups to
@@ -92,14 +97,16 @@ def wake_affine_weight(policy, machine, w, level, this_cpu, prev_cpu, sync):  # 
 
 
 @compiled
-def _weigh_unknown(w, this_cpu):  # type: ignore[no-untyped-def]
+def _weigh_unknown(w: Wakeup, this_cpu: int) -> tuple[int, Affine]:
     if either(w, Doubt.WEIGHT):
         return this_cpu, Affine.WEIGHT_THIS
     return NO_CPU, Affine.WEIGHT_PREV
 
 
 @compiled
-def wake_affine(policy, machine, w, level, this_cpu, prev_cpu, sync):  # type: ignore[no-untyped-def]
+def wake_affine(
+    policy: Policy, machine: Machine, w: Wakeup, level: int, this_cpu: int, prev_cpu: int, sync: bool
+) -> tuple[int, Affine]:
     """(CPU, rule): this_cpu or prev_cpu. level is that of the affine domain in this_cpu's chain."""
     target, rule = NO_CPU, Affine.UNDECIDED
     if policy.wa_idle:

@@ -50,18 +50,19 @@ _CACHE = _cache_directory()
 def compiled(function: F) -> F:
     """Compile a function of the model with numba (decorator). With NUMBA_DISABLE_JIT=1 it stays plain Python."""
     if _CACHE is None:
-        return cast(F, numba.njit(function))
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_CACHE)  # read when caching is enabled, that is within njit(cache=True)
+        return cast("F", numba.njit(function))
+    config: Any = numba.config
+    before = config.CACHE_DIR
+    config.CACHE_DIR = str(_CACHE)  # read when caching is enabled, that is within njit(cache=True)
     try:
-        return cast(F, numba.njit(cache=True)(function))
+        return cast("F", numba.njit(cache=True)(function))
     finally:
-        numba.config.CACHE_DIR = before
+        config.CACHE_DIR = before
 
 
 def plain(function: F) -> F:
     """The uncompiled twin of a compiled function, all the way down to what it calls."""
-    return cast(F, _plain(function, {}))
+    return cast("F", _plain(function, {}))
 
 
 def _plain(function: Any, known: dict[int, Any]) -> Any:

@@ -6,11 +6,11 @@ from __future__ import annotations
 import numpy as np
 
 from .compiled import compiled
-from .wakeup import UNKNOWN, Doubt, either
+from .wakeup import UNKNOWN, Doubt, Wakeup, either
 
 
 @compiled
-def record_wakee(jiffies, hz, flips, decay_ts, last_wakee, wakee):  # type: ignore[no-untyped-def]
+def record_wakee(jiffies: int, hz: int, flips: int, decay_ts: int, last_wakee: int, wakee: int) -> tuple[int, int, int]:
     """current's (wakee_flips, wakee_flip_decay_ts, last_wakee) after it woke wakee.
 
     Flips are halved once if more than a second of jiffies has gone by since they last were, however long ago that is,
@@ -26,7 +26,7 @@ def record_wakee(jiffies, hz, flips, decay_ts, last_wakee, wakee):  # type: igno
 
 
 @compiled
-def wake_wide(w, master, slave):  # type: ignore[no-untyped-def]
+def wake_wide(w: Wakeup, master: int, slave: int) -> bool:
     """Whether waker and wakee have too many partners for one LLC; master is current's flips, slave p's.
 
     Symmetric since 63b0e9edceec (v4.3). The product is 32-bit and unsigned, as in the kernel.

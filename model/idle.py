@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-import numpy as np
-
 from .compiled import compiled
-from .policy import PropClock, RecentUsed, Scan, SchedIdle
-from .topo import cpumask_clear_cpu, cpumask_test_cpu, cpus_share_cache, cpus_share_resources
-from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, asked, available_idle_cpu, either
+from .policy import Policy, PropClock, RecentUsed, Scan, SchedIdle
+from .topo import Array, Machine, cpumask_clear_cpu, cpumask_test_cpu, cpus_share_cache, cpus_share_resources
+from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
 
 INT_MAX = 2**31 - 1
 
@@ -37,7 +35,7 @@ class Path(IntEnum):
 
 
 @compiled
-def sched_idle_cpu(policy, w, cpu):  # type: ignore[no-untyped-def]
+def sched_idle_cpu(policy: Policy, w: Wakeup, cpu: int) -> bool:
     """The CPU runs only SCHED_IDLE tasks, and this wakee may take it."""
     if policy.sched_idle == SchedIdle.NOT_SCHED_IDLE and w.wakee_sched_idle:
         return False
@@ -45,29 +43,29 @@ def sched_idle_cpu(policy, w, cpu):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def choose_idle_cpu(policy, w, cpu):  # type: ignore[no-untyped-def]
+def choose_idle_cpu(policy: Policy, w: Wakeup, cpu: int) -> bool:
     """Idle, or as good as idle (since 3c29e651e16d, v5.4, everywhere since v5.7; named so in fd54d81c2c0e, v7.1)."""
     return available_idle_cpu(w, cpu) or sched_idle_cpu(policy, w, cpu)
 
 
 @compiled
-def share_cache(machine, w, this_cpu, that_cpu):  # type: ignore[no-untyped-def]
+def share_cache(machine: Machine, w: Wakeup, this_cpu: int, that_cpu: int) -> bool:
     """cpus_share_cache(), noted in the trail."""
     asked(w, Asked.SHARE_CACHE, this_cpu, that_cpu)
     return cpus_share_cache(machine, this_cpu, that_cpu)
 
 
 @compiled
-def test_idle_cores(w, target):  # type: ignore[no-untyped-def]
+def test_idle_cores(w: Wakeup, target: int) -> bool:
     """Whether the target's LLC is thought to have an idle core (sched_domain_shared.has_idle_cores)."""
     known = w.this_has_idle_cores if target == w.cpu else w.prev_has_idle_cores
     if known == UNKNOWN:
         return either(w, Doubt.IDLE_CORES)
-    return known != 0
+    return bool(known)
 
 
 @compiled
-def kthread_wakes_its_work(policy, w, prev):  # type: ignore[no-untyped-def]
+def kthread_wakes_its_work(policy: Policy, w: Wakeup, prev: int) -> bool:
     """Whether the per-CPU kthread rule stacks the wakee on prev (v5.6; in_task: 8b4e74ccb582, v5.17)."""
     if prev != w.cpu or w.kthread == 0 or w.this_nr_running > 1:
         return False
@@ -80,7 +78,9 @@ def kthread_wakes_its_work(policy, w, prev):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def select_idle_core(policy, machine, w, core, cpus, idle_cpu):  # type: ignore[no-untyped-def]
+def select_idle_core(
+    policy: Policy, machine: Machine, w: Wakeup, core: int, cpus: Array, idle_cpu: int
+) -> tuple[int, int]:
     """(CPU, idle_cpu): a CPU of a core all of whose threads are idle, else NO_CPU and the core leaves cpus.
 
     idle_cpu remembers the first idle thread met. Until 23d04d8c6b8e (v6.9) it need only be allowed; then it must lie
@@ -94,12 +94,12 @@ def select_idle_core(policy, machine, w, core, cpus, idle_cpu):  # type: ignore[
             idle = False
             if idle_cpu == NO_CPU:
                 if sched_idle_cpu(policy, w, cpu) and _eligible(policy, w, cpu, cpus):
-                    idle_cpu = np.int64(cpu)
+                    idle_cpu = cpu
                     break
                 continue
             break
         if idle_cpu == NO_CPU and _eligible(policy, w, cpu, cpus):
-            idle_cpu = np.int64(cpu)
+            idle_cpu = cpu
     if idle:
         return core, idle_cpu
     _drop_core(machine, core, cpus)
@@ -107,14 +107,14 @@ def select_idle_core(policy, machine, w, core, cpus, idle_cpu):  # type: ignore[
 
 
 @compiled
-def _eligible(policy, w, cpu, cpus):  # type: ignore[no-untyped-def]
+def _eligible(policy: Policy, w: Wakeup, cpu: int, cpus: Array) -> bool:
     if policy.core_in_mask:
         return cpumask_test_cpu(cpu, cpus)
     return cpumask_test_cpu(cpu, w.allowed)
 
 
 @compiled
-def _drop_core(machine, core, cpus):  # type: ignore[no-untyped-def]
+def _drop_core(machine: Machine, core: int, cpus: Array) -> None:
     for cpu in machine.cpus[core].siblings:
         if cpu < 0:
             break
@@ -122,7 +122,7 @@ def _drop_core(machine, core, cpus):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def select_idle_smt(policy, machine, w, target, sd):  # type: ignore[no-untyped-def]
+def select_idle_smt(policy: Policy, machine: Machine, w: Wakeup, target: int, sd: int) -> int:
     """An idle, allowed sibling of target, or NO_CPU; sd is the CPU whose LLC domain bounds the search."""
     for cpu in machine.cpus[target].siblings:
         if cpu < 0:
@@ -134,12 +134,12 @@ def select_idle_smt(policy, machine, w, target, sd):  # type: ignore[no-untyped-
         if policy.smt_in_llc and not cpumask_test_cpu(cpu, machine.cpus[sd].llc_span):
             continue
         if choose_idle_cpu(policy, w, cpu):
-            return np.int64(cpu)
+            return int(cpu)
     return NO_CPU
 
 
 @compiled
-def scan_depth(policy, machine, w, has_idle_core, target):  # type: ignore[no-untyped-def]
+def scan_depth(policy: Policy, machine: Machine, w: Wakeup, has_idle_core: bool, target: int) -> int:
     """nr of select_idle_cpu: one more than the CPUs it will look at; 1 means not to look at all.
 
     Without SIS_PROP and SIS_UTIL, and where the limit is unknown and the answer is taken to be "far", INT_MAX.
@@ -156,7 +156,7 @@ def scan_depth(policy, machine, w, has_idle_core, target):  # type: ignore[no-un
 
 
 @compiled
-def _sis_prop(policy, machine, w, target):  # type: ignore[no-untyped-def]
+def _sis_prop(policy: Policy, machine: Machine, w: Wakeup, target: int) -> int:
     """SIS_PROP: in proportion to this CPU's usual idle time, over the usual cost of a scan (since v4.13)."""
     if not machine.cpus[w.cpu].llc:
         return 1
@@ -171,7 +171,18 @@ def _sis_prop(policy, machine, w, target):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _scan(policy, machine, w, has_idle_core, start, cpus, group, whole, nr, idle_cpu):  # type: ignore[no-untyped-def]
+def _scan(
+    policy: Policy,
+    machine: Machine,
+    w: Wakeup,
+    has_idle_core: bool,
+    start: int,
+    cpus: Array,
+    group: Array,
+    whole: bool,
+    nr: int,
+    idle_cpu: int,
+) -> tuple[int, int, int]:
     """One pass of select_idle_cpu over cpus (within group unless whole), upwards from start and round.
 
     Returns (CPU or NO_CPU, nr left, idle_cpu). nr of 0 says that the scan was cut.
@@ -194,7 +205,7 @@ def _scan(policy, machine, w, has_idle_core, start, cpus, group, whole, nr, idle
 
 
 @compiled
-def select_idle_cpu(policy, machine, w, has_idle_core, target):  # type: ignore[no-untyped-def]
+def select_idle_cpu(policy: Policy, machine: Machine, w: Wakeup, has_idle_core: bool, target: int) -> tuple[int, Path]:
     """(CPU or NO_CPU, path) of a scan of the target's LLC from target + 1 (v5.12 and later).
 
     With has_idle_core whole cores are sought, to no limit, and the first idle thread met will do if there is none.
@@ -223,7 +234,7 @@ def select_idle_cpu(policy, machine, w, has_idle_core, target):  # type: ignore[
 
 
 @compiled
-def select_idle_core_cpu_smt(policy, machine, w, target):  # type: ignore[no-untyped-def]
+def select_idle_core_cpu_smt(policy: Policy, machine: Machine, w: Wakeup, target: int) -> tuple[int, Path]:
     """(CPU or NO_CPU, path) of the three searches up to v5.11: cores, CPUs from target on, target's siblings."""
     cpus = w.select_rq_mask
     span = machine.cpus[target].llc_span
@@ -235,7 +246,7 @@ def select_idle_core_cpu_smt(policy, machine, w, target):  # type: ignore[no-unt
             core = (target + step) % n
             if cpumask_test_cpu(core, cpus):
                 if _core_idle(machine, w, core):
-                    return np.int64(core), Path.CORE
+                    return core, Path.CORE
                 _drop_core(machine, core, cpus)
     if machine.cpus[w.cpu].llc:  # this_sd: select_idle_cpu gives up without a domain here
         nr = scan_depth(policy, machine, w, False, target)
@@ -251,7 +262,7 @@ def select_idle_core_cpu_smt(policy, machine, w, target):  # type: ignore[no-unt
 
 
 @compiled
-def _core_idle(machine, w, core):  # type: ignore[no-untyped-def]
+def _core_idle(machine: Machine, w: Wakeup, core: int) -> bool:
     for cpu in machine.cpus[core].siblings:
         if cpu < 0:
             break
@@ -261,7 +272,7 @@ def _core_idle(machine, w, core):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def select_idle_smt_cpu(policy, machine, w, prev, target):  # type: ignore[no-untyped-def]
+def select_idle_smt_cpu(policy: Policy, machine: Machine, w: Wakeup, prev: int, target: int) -> tuple[int, Path]:
     """(CPU or NO_CPU, path) of the searches since v5.12: prev's siblings if no core is idle, then cores or CPUs."""
     has_idle_core = False
     if machine.smt_active:
@@ -274,7 +285,7 @@ def select_idle_smt_cpu(policy, machine, w, prev, target):  # type: ignore[no-un
 
 
 @compiled
-def recent_used(policy, machine, w, prev, target):  # type: ignore[no-untyped-def]
+def recent_used(policy: Policy, machine: Machine, w: Wakeup, prev: int, target: int) -> int:
     """p.recent_used_cpu if it may be taken, else NO_CPU."""
     recent = w.recent_used_cpu
     if recent in (prev, target) or not 0 <= recent < len(machine.cpus):
@@ -287,7 +298,7 @@ def recent_used(policy, machine, w, prev, target):  # type: ignore[no-untyped-de
 
 
 @compiled
-def select_idle_sibling(policy, machine, w, prev, target):  # type: ignore[no-untyped-def]
+def select_idle_sibling(policy: Policy, machine: Machine, w: Wakeup, prev: int, target: int) -> tuple[int, Path]:
     """(CPU, path) for a wakeup aimed at target."""
     if machine.asym_active and either(w, Doubt.CAPACITY):
         return NO_CPU, Path.ASYM

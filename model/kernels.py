@@ -120,8 +120,8 @@ def policy_for(meta: Mapping[str, Any]) -> Kernel:
     """The policy of the kernel a trace was recorded on, from the trace's meta.json.
 
     Reads kernel (uname -r), kernel_version (uname -v), sched_features (names, NO_ before those off; or name: bool;
-    None where debugfs was not readable), btf ({"struct.member": bool}), hypervisor and not_stock (reasons). Raises KernelError if
-    the release is not modelled.
+    None where debugfs was not readable), btf ({"struct.member": bool}), hypervisor and not_stock (reasons). Raises
+    KernelError if the release is not modelled.
     """
     release, unseen = stable_release(str(meta.get("kernel", "")), str(meta.get("kernel_version", "")))
     policy = kernel(release)

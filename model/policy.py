@@ -45,7 +45,7 @@ class Scan(IntEnum):
     """The order of searches within the LLC of the target."""
 
     CORE_CPU_SMT = 0  # an idle core, then any idle CPU from target on, then the target's siblings
-    SMT_CPU = 1  # prev's siblings if no core is idle, then cores or CPUs from target + 1 on (9fe1f127b913, v5.12; c722f35b513f, v5.13)
+    SMT_CPU = 1  # prev's siblings if no core is idle (c722f35b513f, v5.13), then cores or CPUs from target + 1 on
 
 
 class PropClock(IntEnum):
@@ -56,7 +56,7 @@ class PropClock(IntEnum):
 
 
 class Policy(NamedTuple):
-    """Features of a kernel's wakeup placement. Every field is an int, so that compiled code takes the tuple as it is."""
+    """Features of a kernel's wakeup placement; ints all, so that compiled code takes the tuple as it is."""
 
     wake_flags: int = WakeFlags.SD_FLAG_WITHIN
     current_cpu: int = 1  # WF_CURRENT_CPU places at once on the waker's CPU (ab83f455f04d, v6.6)

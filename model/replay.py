@@ -16,8 +16,8 @@ from ..topology import Topology
 from .compiled import compiled
 from .policy import Policy
 from .select import select_task_rq_fair
-from .topo import Array, cpumask_test_cpu, machine
-from .wakeup import NO_CPU, Asked, Doubt, fill, placed, wakeup_dtype
+from .topo import Array, Machine, Row, cpumask_test_cpu, machine
+from .wakeup import NO_CPU, Asked, Doubt, Wakeup, fill, placed, wakeup_dtype
 
 
 class Certainty(IntEnum):
@@ -76,7 +76,7 @@ def scratch(topology: Topology) -> Any:
 
 
 @compiled
-def _replay(wakeups, machine, policy, hz, w, results):  # type: ignore[no-untyped-def]
+def _replay(wakeups: Array, machine: Machine, policy: Policy, hz: int, w: Wakeup, results: Array) -> None:
     for i in range(len(wakeups)):
         row = wakeups[i]
         result = results[i]
@@ -91,7 +91,7 @@ def _replay(wakeups, machine, policy, hz, w, results):  # type: ignore[no-untype
 
 
 @compiled
-def decide(policy, machine, w, hz, chosen, result):  # type: ignore[no-untyped-def]
+def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, result: Row) -> None:
     """Fill one RESULT row: decide with every combination of answers to the questions that are asked."""
     w.asked = 0
     w.answers = 0
@@ -132,7 +132,7 @@ def decide(policy, machine, w, hz, chosen, result):  # type: ignore[no-untyped-d
 
 
 @compiled
-def raced(w):  # type: ignore[no-untyped-def]
+def raced(w: Wakeup) -> bool:
     """Whether a CPU in the trail was idle at entry and not at exit, or the reverse."""
     for i in range(w.calls):
         if w.trail[i, 0] == Asked.AVAILABLE_IDLE:

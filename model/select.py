@@ -9,8 +9,9 @@ from .affine import Affine, wake_affine
 from .compiled import compiled
 from .flips import record_wakee, wake_wide
 from .idle import Path, select_idle_sibling
-from .topo import SD_WAKE_AFFINE, cpumask_test_cpu
-from .wakeup import NO_CPU, UNKNOWN, Doubt, either
+from .policy import Policy
+from .topo import SD_WAKE_AFFINE, Machine, cpumask_test_cpu
+from .wakeup import NO_CPU, UNKNOWN, Doubt, Wakeup, either
 
 
 class Decision(NamedTuple):
@@ -24,7 +25,7 @@ class Decision(NamedTuple):
 
 
 @compiled
-def select_task_rq_fair(policy, machine, w, hz):  # type: ignore[no-untyped-def]
+def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) -> Decision:
     """The Decision for a wakeup (v5.10 fair.c:6696 to v7.3; energy-aware placement is not modelled)."""
     flips = w.waker_flips
     if flips != UNKNOWN:
@@ -44,7 +45,7 @@ def select_task_rq_fair(policy, machine, w, hz):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def walk_domains(policy, machine, w, want_affine):  # type: ignore[no-untyped-def]
+def walk_domains(policy: Policy, machine: Machine, w: Wakeup, want_affine: bool) -> tuple[int, Affine, bool]:
     """(target, rule, slow): up this CPU's domains to the first that lets wakes be affine and holds prev.
 
     slow says that a domain with w.sd_flag was met and no affine one: the idlest CPU below it is sought then. By

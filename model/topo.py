@@ -23,6 +23,7 @@ MAX_THREADS = 8  # of a core; POWER has 8
 MAX_DOMAINS = 16  # of a CPU: SMT, CLS, MC, PKG and one for each NUMA distance
 
 Array = np.ndarray[Any, np.dtype[Any]]
+Row = Any  # one record of a structured array
 
 
 def cpu_dtype(words: int) -> np.dtype[Any]:
@@ -56,25 +57,25 @@ class Machine(NamedTuple):
 
 
 @compiled
-def cpumask_test_cpu(cpu, mask):  # type: ignore[no-untyped-def]
+def cpumask_test_cpu(cpu: int, mask: Array) -> bool:
     """Whether a CPU is in a mask of 64-bit words."""
-    return (mask[cpu >> 6] >> np.uint64(cpu & 63)) & np.uint64(1) != 0
+    return bool(mask[cpu >> 6] >> np.uint64(cpu & 63) & np.uint64(1))
 
 
 @compiled
-def cpumask_clear_cpu(cpu, mask):  # type: ignore[no-untyped-def]
+def cpumask_clear_cpu(cpu: int, mask: Array) -> None:
     """Take a CPU out of a mask."""
     mask[cpu >> 6] &= ~(np.uint64(1) << np.uint64(cpu & 63))
 
 
 @compiled
-def cpus_share_cache(machine, this_cpu, that_cpu):  # type: ignore[no-untyped-def]
+def cpus_share_cache(machine: Machine, this_cpu: int, that_cpu: int) -> bool:
     """Whether two CPUs have one LLC. They share it with themselves even when there is none (42dc938a590c, v5.16)."""
     return this_cpu == that_cpu or machine.cpus[this_cpu].llc_id == machine.cpus[that_cpu].llc_id
 
 
 @compiled
-def cpus_share_resources(machine, this_cpu, that_cpu):  # type: ignore[no-untyped-def]
+def cpus_share_resources(machine: Machine, this_cpu: int, that_cpu: int) -> bool:
     """Whether two CPUs share the cluster, or the LLC where there are no clusters (b95303e0aeaf, v6.7)."""
     return this_cpu == that_cpu or machine.cpus[this_cpu].share_id == machine.cpus[that_cpu].share_id
 

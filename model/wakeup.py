@@ -14,8 +14,8 @@ import numpy as np
 
 from ..schema import NEVER, Context, Outcome
 from .compiled import compiled
-from .policy import WakeFlags
-from .topo import SD_BALANCE_WAKE, cpumask_test_cpu
+from .policy import Policy, WakeFlags
+from .topo import SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu
 
 UNKNOWN = -1
 NO_CPU = -1  # where the kernel has nr_cpumask_bits or -1: no CPU found or chosen
@@ -24,6 +24,8 @@ PF_EXITING = 0x4
 PF_KTHREAD = 0x200000
 SCHED_IDLE = 5
 WF_CURRENT_CPU = 0x40
+
+Wakeup = Any  # a record of wakeup_dtype
 
 TRAIL = 256  # calls noted for each 64 CPUs: a wakeup looks at a CPU two or three times at most
 
@@ -82,14 +84,14 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
 
 
 @compiled
-def either(w, doubt):  # type: ignore[no-untyped-def]
+def either(w: Wakeup, doubt: Doubt) -> bool:
     """The answer to take for a question whose facts were not captured; notes that it was asked."""
     w.asked |= doubt.value
-    return (w.answers & doubt.value) != 0
+    return bool(w.answers & doubt.value)
 
 
 @compiled
-def asked(w, function, cpu, cpu2):  # type: ignore[no-untyped-def]
+def asked(w: Wakeup, function: Asked, cpu: int, cpu2: int) -> None:
     """Add a call to the trail."""
     if w.calls < len(w.trail):
         call = w.trail[w.calls]
@@ -100,7 +102,7 @@ def asked(w, function, cpu, cpu2):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def available_idle_cpu(w, cpu):  # type: ignore[no-untyped-def]
+def available_idle_cpu(w: Wakeup, cpu: int) -> bool:
     """Nothing runs or waits on the CPU."""
     if not w.has_masks:
         return either(w, Doubt.IDLE)
@@ -109,13 +111,13 @@ def available_idle_cpu(w, cpu):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _known(value):  # type: ignore[no-untyped-def]
+def _known(value: int) -> int:
     """A 32-bit column's value, UNKNOWN where it could not be read."""
-    return UNKNOWN if value == NEVER else np.int64(value)
+    return UNKNOWN if value == NEVER else int(value)
 
 
 @compiled
-def _sync(policy, wake_flags, waker_flags):  # type: ignore[no-untyped-def]
+def _sync(policy: Policy, wake_flags: int, waker_flags: int) -> int:
     """WF_SYNC and not current exiting: 1, 0 or UNKNOWN."""
     if waker_flags != UNKNOWN and waker_flags & PF_EXITING:
         return 0
@@ -126,14 +128,14 @@ def _sync(policy, wake_flags, waker_flags):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _current_cpu(policy, wake_flags):  # type: ignore[no-untyped-def]
+def _current_cpu(policy: Policy, wake_flags: int) -> int:
     """WF_CURRENT_CPU, where the kernel heeds it. Where wake_flags are unknown it is taken to be clear: only seccomp's
     user notifier sets it, for sync wakeups that were asked for by name (48a1084a8b74, v6.6)."""
     return 1 if policy.current_cpu and wake_flags != UNKNOWN and wake_flags & WF_CURRENT_CPU else 0
 
 
 @compiled
-def _kthread(waker_flags, waker_nr_allowed):  # type: ignore[no-untyped-def]
+def _kthread(waker_flags: int, waker_nr_allowed: int) -> int:
     """is_per_cpu_kthread(current): 1, 0 or UNKNOWN."""
     if waker_flags == UNKNOWN:
         return UNKNOWN
@@ -141,20 +143,20 @@ def _kthread(waker_flags, waker_nr_allowed):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _in_task(context):  # type: ignore[no-untyped-def]
+def _in_task(context: int) -> int:
     if context == Context.UNKNOWN:
         return UNKNOWN
     return 1 if context == Context.TASK else 0
 
 
 @compiled
-def _delayed(queued, runnable):  # type: ignore[no-untyped-def]
+def _delayed(queued: int, runnable: int) -> int:
     """cfs_h_nr_delayed(): tasks on the runqueue whose dequeue is delayed."""
     return UNKNOWN if queued == UNKNOWN or runnable == UNKNOWN else queued - runnable
 
 
 @compiled
-def fill(w, row, policy, machine):  # type: ignore[no-untyped-def]
+def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     """Make w the wakeup of one row of schema.WAKEUPS. 64-bit unknowns, all ones, become -1 by being read as signed."""
     wake_flags = _known(row["wake_flags"])
     waker_flags = _known(row["waker_flags"])
@@ -198,6 +200,6 @@ def fill(w, row, policy, machine):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def placed(row):  # type: ignore[no-untyped-def]
+def placed(row: Row) -> bool:
     """Whether the wakeup reached select_task_rq_fair as a wakeup."""
-    return row["outcome"] == Outcome.PLACED
+    return bool(row["outcome"] == Outcome.PLACED)
