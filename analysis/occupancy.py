@@ -10,6 +10,7 @@ import numba
 import numpy as np
 
 from ..schema import Outcome
+from ..topology import Topology
 from ..trace import Trace
 from .inputs import columns, once, switches
 
@@ -25,6 +26,9 @@ BEGINS_WAIT = (
     Outcome.NOT_FAIR,
     Outcome.WAKELIST,
 )
+
+
+MASKS_ALL = 2  # has_masks: kept from switches, and so of every CPU; 1 covers the LLCs of this_cpu and prev_cpu
 
 
 class Sibling(IntEnum):
@@ -45,20 +49,24 @@ def mask_words(cpus: np.ndarray[Any, np.dtype[np.bool_]]) -> Words:
     return words
 
 
-def known_cpus(trace: Trace) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """CPUs whose occupancy the switches tell, (nr_cpus,) bool: those that switched at all."""
-    return np.bincount(switches(trace)["cpu"], minlength=trace.topology.nr_cpus)[: trace.topology.nr_cpus] > 0
+def llc_words(topology: Topology) -> Words:
+    """CPUs of each CPU's LLC, uint64 (nr_cpus + 1, words); none in the last row, which -1 reaches."""
+    llc = np.append(topology.by_cpu("llc"), -1)
+    return mask_words((llc[:, None] == llc[:-1]) & (llc[:, None] >= 0))
 
 
 @once
-def idle_words(trace: Trace) -> Words:
-    """CPUs idle at each wakeup, uint64 (rows of wakeups, topology.words). Needs tables wakeups and switches.
+def idle_words(trace: Trace) -> tuple[Words, Words]:
+    """CPUs idle at each wakeup and CPUs of which that is known: uint64 (rows of wakeups, topology.words) each.
 
-    Idle: the idle task runs, no woken task is on its way there, online, and known (known_cpus).
+    Needs tables wakeups and switches. Within what the record's own idle words cover they are measured; elsewhere
+    rebuilt: the idle task runs, no woken task is on its way there, and the CPU is online.
     """
-    switched = switches(trace)
-    wakeups = columns(trace, "wakeups", "wakee_pid", "chosen_cpu", "outcome")
-    words: Words = _idle_at(
+    trace.require("wakeups", "switches")
+    names = ("cpu", "prev_cpu", "chosen_cpu", "wakee_pid", "outcome", "has_masks")
+    wakeups, switched = columns(trace, "wakeups", *names), switches(trace)
+    known = np.bincount(switched["cpu"], minlength=trace.topology.nr_cpus)[: trace.topology.nr_cpus] > 0
+    rebuilt: Words = _idle_at(
         switched["ts"].to_numpy(np.int64),
         switched["cpu"].to_numpy(),
         switched["next_pid"].to_numpy(),
@@ -70,8 +78,13 @@ def idle_words(trace: Trace) -> Words:
         1 + int(max(t.to_numpy().max(initial=0) for t in (switched["next_pid"], wakeups["wakee_pid"]))),
     )
     if trace.has("hotplugs"):
-        _clear_offline(words, trace, wakeups["ts"].to_numpy(np.int64))
-    return words
+        _clear_offline(rebuilt, trace, wakeups["ts"].to_numpy(np.int64))
+    llc, has = llc_words(trace.topology), wakeups["has_masks"].to_numpy()
+    covered = llc[wakeups["cpu"]] | llc[wakeups["prev_cpu"]]
+    covered[has == MASKS_ALL] = mask_words(np.ones(trace.topology.nr_cpus, bool))
+    covered[has == 0] = 0
+    idle = (rebuilt & ~covered) | (trace.array("wakeups", ["idle"])["idle"] & covered)
+    return idle, covered | mask_words(known)
 
 
 @once
@@ -79,11 +92,10 @@ def sibling_states(trace: Trace) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Sibling of the chosen CPU at each wakeup, uint8 per row of wakeups. Needs tables wakeups and switches."""
     chosen = columns(trace, "wakeups", "chosen_cpu")["chosen_cpu"].to_numpy()
     core = trace.topology.by_cpu("core")
-    others = (core[:, None] == core) & ~np.eye(len(core), dtype=bool) & (core >= 0)
-    siblings = mask_words(others)[chosen]
-    unknown = (siblings & ~mask_words(known_cpus(trace))).any(axis=1)
-    busy = (siblings & mask_words(known_cpus(trace)) & ~idle_words(trace)).any(axis=1)
-    states = np.where(busy, Sibling.BUSY, np.where(unknown, Sibling.UNKNOWN, Sibling.IDLE))
+    siblings = mask_words((core[:, None] == core) & ~np.eye(len(core), dtype=bool) & (core >= 0))[chosen]
+    idle, known = idle_words(trace)
+    busy = (siblings & known & ~idle).any(axis=1)
+    states = np.where(busy, Sibling.BUSY, np.where((siblings & ~known).any(axis=1), Sibling.UNKNOWN, Sibling.IDLE))
     states[~siblings.any(axis=1)] = Sibling.NONE
     states[chosen < 0] = Sibling.UNKNOWN
     return states.astype(np.uint8)

@@ -12,7 +12,7 @@ from ..schema import Outcome
 from ..trace import Trace
 from .distance import NAMES
 from .tasks import df_tasks, selected
-from .wakeups import df_wakeups
+from .wakeups import df_wakeups, pair_codes
 
 Paths = np.ndarray[Any, np.dtype[np.object_]]
 
@@ -69,26 +69,25 @@ def df_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
     to_prev: it was prev_cpu and not the waker's; elsewhere; then one per distance: decisions that moved that far.
     """
     rows = df_wakeups(trace)
-    keep = rows["decision"] & rows["by_task"]
-    if task is not None:
-        chosen = selected(trace, task)
-        keep &= chosen[rows["waker"]] | chosen[rows["wakee"]]
+    codes, pairs = pair_codes(trace)
+    chosen = selected(trace, task)
+    keep = (rows["decision"] & rows["by_task"] & (chosen[rows["waker"]] | chosen[rows["wakee"]])).to_numpy()
     rows = rows[keep]
     to_waker = rows["chosen_cpu"] == rows["cpu"]
     to_prev = (rows["chosen_cpu"] == rows["prev_cpu"]) & ~to_waker
     moved = {name: rows["moved"] == code for code, name in enumerate(NAMES)}
-    marks = pd.DataFrame(
-        {"waker": rows["waker"], "wakee": rows["wakee"], "to_waker": to_waker, "to_prev": to_prev, **moved}
+    marks = pd.DataFrame({"decisions": True, "to_waker": to_waker, "to_prev": to_prev, **moved})
+    table = pd.DataFrame(
+        {name: np.bincount(codes[keep], marks[name], minlength=len(pairs)).astype(np.int64) for name in marks}
     )
-    by_pair = marks.groupby(["waker", "wakee"], sort=False)
-    table = by_pair.sum().reset_index()
-    table.insert(2, "decisions", by_pair.size().to_numpy())
-    table.insert(3, "share", table["decisions"] / max(1, len(rows)))
-    table.insert(6, "elsewhere", table["decisions"] - table["to_waker"] - table["to_prev"])
-    table = table.rename(columns={"waker": "waker_code", "wakee": "wakee_code"})
+    table.insert(1, "share", table["decisions"] / max(1, len(rows)))
+    table.insert(4, "elsewhere", table["decisions"] - table["to_waker"] - table["to_prev"])
     labels = df_tasks(trace)["label"].to_numpy(object)
-    table.insert(0, "waker", labels[table["waker_code"]])
-    table.insert(1, "wakee", labels[table["wakee_code"]])
+    table.insert(0, "waker", labels[pairs["waker"]])
+    table.insert(1, "wakee", labels[pairs["wakee"]])
+    table.insert(2, "waker_code", pairs["waker"])
+    table.insert(3, "wakee_code", pairs["wakee"])
+    table = table[table["decisions"] > 0]
     return table.sort_values("decisions", ascending=False, kind="stable", ignore_index=True)
 
 
