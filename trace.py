@@ -159,9 +159,14 @@ def read_meta(path: Path) -> dict[str, Any]:
 
 def write_meta(path: Path, meta: dict[str, Any]) -> None:
     """Replace meta.json in one step, so a reader never sees half of it."""
-    temporary = path / "meta.json.new"
-    temporary.write_text(json.dumps(meta, indent=1) + "\n")
-    temporary.replace(path / "meta.json")
+    write_json(path / "meta.json", meta)
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Replace a JSON file in one step."""
+    temporary = path.with_name(path.name + ".new")
+    temporary.write_text(json.dumps(data, indent=1) + "\n")
+    temporary.replace(path)
 
 
 def layout_to_json(dtype: np.dtype[np.void]) -> dict[str, Any]:

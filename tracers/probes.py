@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The probe programs on this kernel: which tier it allows, loading, attaching, counters.
+
+A plan is made first, from BTF and symbols alone, so that doctor can say what would be attached and why not; what the
+kernel then refuses at load time moves the plan down one tier, and the reason is kept.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from elftools.elf.elffile import ELFFile
+
+from ..errors import KernelError
+from ..trace import RINGS
+from . import host, libbpf
+from .btf import ENUM, VAR, Btf
+from .rings import Ring
+
+HERE = Path(__file__).parent
+TIERS = ("deep", "decision", "tracepoint")
+RECORDS = {"wakeups": "wakeup", "switches": "switched", "consults": "consult", "migrations": "migration"}
+RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug"}
+
+# Programs of every tier, and of one. flush and domains are run by hand, snapshot is an iterator.
+EVENTS = ["sched_switch", "migrate_task", "move_numa", "stick_numa", "swap_numa", "task_new", "task_rename"]
+EVENTS += ["task_exit", "cpu_hotplug"]
+BY_TIER = {
+    "decision": ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault"],
+    "tracepoint": ["waking_tracepoint", "wakeup_tracepoint"],
+}
+# What a program hooks, where the kernel may lack it.
+NEEDS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa", "swap_numa": "sched_swap_numa"}
+
+
+@dataclass
+class Plan:
+    """What will be attached: tier, dialect, constants; refused says what cannot be, by tier or program, and why."""
+
+    tier: str
+    typed: bool
+    constants: dict[str, int]
+    programs: list[str]
+    flags: dict[str, int]
+    numa: bool = True  # whether tasks have NUMA balancing fields
+    refused: dict[str, str] = field(default_factory=dict)
+
+
+def plan(btf: Btf, wanted: str | None = None) -> Plan:
+    """The best plan for this kernel, or for the wanted tier. Raises KernelError if nothing can work."""
+    flags = {n.removeprefix("__SD_"): v for n, v in btf.enum_values("__SD_").items() if not n.endswith("FLAG_CNT")}
+    if "SHARE_PKG_RESOURCES" in flags:  # renamed SD_SHARE_LLC in v6.9
+        flags["SHARE_LLC"] = flags.pop("SHARE_PKG_RESOURCES")
+    if "SHARE_LLC" not in flags:
+        raise KernelError("this kernel's BTF does not number the domain flags (before 5.10?): it is not supported")
+    arity = btf.parameters("select_task_rq_fair")
+    symbols = host.symbols()
+    refused: dict[str, str] = {}
+    typed = _has_enumerator(btf, "BPF_FUNC_get_current_task_btf")
+    tier = "decision"
+    if arity is None or "select_task_rq_fair" not in symbols:
+        refused["decision"] = "select_task_rq_fair is not a function of its own on this kernel"
+    elif not symbols.get("runqueues"):
+        refused["decision"] = "the address of runqueues cannot be had (CONFIG_KALLSYMS_ALL off, or kptr_restrict)"
+    if "decision" in refused:
+        tier = "tracepoint"
+    elif btf.find(VAR, "runqueues") is None:
+        typed = False  # BTF without per-cpu variables: pahole before 1.18
+    if wanted in ("decision", "tracepoint"):
+        if wanted == "decision" and "decision" in refused:
+            raise KernelError(f"tier decision is not possible here: {refused['decision']}")
+        tier = wanted
+    constants = {
+        "sd_share_llc": 1 << flags["SHARE_LLC"],
+        "select_has_sd_flag": int(arity == 4),
+        "switch_has_state": int(btf.tracepoint_parameters("sched_switch") == 4),
+        "decision_tier": int(tier == "decision"),
+        "schedstats": int(host.sysctls().get("kernel.sched_schedstats") == "1"),
+    }
+    if not typed and tier == "decision":
+        constants["runqueues_offset"] = symbols["runqueues"]
+        constants["per_cpu_offset_address"] = symbols["__per_cpu_offset"]
+        constants["preempt_count_offset"] = symbols.get("__preempt_count", 0)
+    programs = [*EVENTS, *BY_TIER[tier]]
+    for program, event in NEEDS.items():
+        if btf.tracepoint_parameters(event) is None:
+            programs.remove(program)
+            refused[program] = f"this kernel has no tracepoint {event}"
+    if "numa_fault" in programs and btf.parameters("task_numa_fault") is None:
+        programs.remove("numa_fault")
+        refused["numa_fault"] = "this kernel has no task_numa_fault (CONFIG_NUMA_BALANCING off)"
+    numa = btf.member_offset("task_struct", "numa_migrate_retry") is not None
+    return Plan(tier, typed, constants, programs, flags, numa, refused)
+
+
+def object_path(typed: bool, nr_cpus: int) -> Path:
+    """The prebuilt object for a dialect and a number of CPUs. Raises KernelError if it is not built or too small."""
+    if nr_cpus > 512:
+        raise KernelError(f"this machine has {nr_cpus} possible CPUs; the probes hold 512")
+    path = HERE / f"probes{'64' if nr_cpus <= 64 else '512'}{'t' if typed else ''}.bpf.o"
+    if not path.exists():
+        raise KernelError(f"{path.name} is not built: run 'make setup' in a checkout of wakescope")
+    return path
+
+
+class Probes:
+    """The loaded programs of one plan. Use as a context manager; attach() begins recording into rings."""
+
+    def __init__(self, made: Plan) -> None:
+        self.plan = made
+        self.nr_cpus = libbpf.possible_cpus()
+        path = object_path(made.typed, self.nr_cpus)
+        self.layout = Btf.of_object(path)
+        self.words = 1 if self.nr_cpus <= 64 else 8
+        self.object = libbpf.Object(path)
+        by_hand = [f"flush_{made.tier}", f"domains_{made.tier}", "task_snapshot"]
+        self.object.select({*made.programs, *by_hand})
+        for name, value in {**made.constants, "nr_cpus": self.nr_cpus}.items():
+            offset, size = _variable(path, name)
+            self.object.set_rodata(offset, value.to_bytes(size, "little"))
+        self.object.load()
+        self.rings: dict[str, list[Ring]] = {}
+
+    def __enter__(self) -> Probes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.object.close()
+
+    def dtypes(self, ring: str) -> dict[str, np.dtype[np.void]]:
+        """Record dtypes of a ring by table, from the object's BTF (without the ring's own header)."""
+        return {table: self.layout.dtype(RECORDS[table]) for table in RINGS[ring].values()}
+
+    def create_rings(self, sizes: dict[str, int]) -> None:
+        """Make one ring of the given size (bytes, a power of two) per kind and possible CPU."""
+        for kind, size in sizes.items():
+            record_size = max(d.itemsize for d in self.dtypes(kind).values())
+            fd = self.object.map_fd(f"{kind}_rings")
+            self.rings[kind] = [Ring(cpu, size, record_size) for cpu in range(self.nr_cpus)]
+            for ring in self.rings[kind]:
+                libbpf.update(fd, ring.cpu, struct.pack("<I", ring.fd))
+
+    def attach(self) -> None:
+        """Snapshot the living tasks and attach every program. Raises KernelError if the kernel refuses one."""
+        for program in self.plan.programs:
+            self.object.attach(program)
+        self.object.run_iterator("task_snapshot")
+
+    def stop(self, online: list[int]) -> None:
+        """Detach and write out the wakeups still open on each CPU."""
+        self.object.detach()
+        for cpu in online:
+            self.object.run_on(f"flush_{self.plan.tier}", cpu)
+
+    def stats(self) -> np.ndarray[Any, np.dtype[np.void]]:
+        """The probes' own counters, one row per possible CPU: tried and lost per ring, waking, decisions, ..."""
+        dtype = self.layout.dtype("stats")
+        raw = libbpf.lookup(self.object.map_fd("stats"), 0, dtype.itemsize * self.nr_cpus)
+        return np.frombuffer(raw, dtype)
+
+    def domains(self, cpu: int) -> np.ndarray[Any, np.dtype[np.void]]:
+        """Levels of a CPU's domain chain, lowest first, dtype of struct domain in records.h."""
+        self.object.run_on(f"domains_{self.plan.tier}", cpu)
+        dtype = self.layout.dtype("domain")
+        fd = self.object.map_fd("domains")
+        rows = np.concatenate([np.frombuffer(libbpf.lookup(fd, level, dtype.itemsize), dtype) for level in range(8)])
+        return rows[rows["span_weight"] > 0]
+
+    def flag_names(self, bits: int) -> list[str]:
+        """Names of set domain flags, without SD_, by this kernel's own numbering."""
+        return [name for name, bit in sorted(self.plan.flags.items(), key=lambda f: f[1]) if bits >> bit & 1]
+
+
+def _has_enumerator(btf: Btf, name: str) -> bool:
+    return btf.find(ENUM, "bpf_func_id") is not None and name in btf.enum_values("BPF_FUNC_")
+
+
+def _variable(path: Path, name: str) -> tuple[int, int]:
+    """Offset in .rodata and size of a constant of the object."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        found = elf.get_section_by_name(".symtab").get_symbol_by_name(name)
+        if not found:
+            raise KernelError(f"{path.name} has no constant {name}: it belongs to another wakescope")
+        return int(found[0]["st_value"]), int(found[0]["st_size"])
