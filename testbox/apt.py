@@ -29,9 +29,8 @@ SUITES = (
     "trixie-backports",
     "sid",
 )
-_DEBIAN_RELEASES = frozenset(
-    "bullseye bookworm trixie forky duke sid oldoldstable oldstable stable testing unstable".split()
-)
+_CODENAMES = ("bullseye", "bookworm", "trixie", "forky", "duke", "sid")
+_DEBIAN_RELEASES = {*_CODENAMES, "oldoldstable", "oldstable", "stable", "testing", "unstable"}
 _KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.pgp", "/usr/share/keyrings/debian-archive-keyring.gpg")
 _HELPER = "/usr/lib/apt/apt-helper"
 

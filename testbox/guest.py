@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError
@@ -27,7 +27,8 @@ class Box:
     """One run: the kernel, the machine, what is set before the command, and the command.
 
     memory is in MiB, timeout in seconds of the host's clock; out is the host's folder seen as /out, or None for one
-    that is thrown away.
+    that is thrown away; terminal is the size of the user's
+    terminal where the command talks to that.
     """
 
     kernel: Kernel
@@ -38,7 +39,7 @@ class Box:
     sysctls: tuple[tuple[str, str], ...] = ()
     timeout: float = 900.0
     out: Path | None = None
-    environment: dict[str, str] = field(default_factory=dict)
+    terminal: os.terminal_size | None = None
 
 
 def parse_features(text: str) -> tuple[str, ...]:
@@ -50,12 +51,15 @@ def parse_features(text: str) -> tuple[str, ...]:
     return names
 
 
-def parse_sysctl(text: str) -> tuple[str, str]:
-    """Key and value of k=v; raises UsageError."""
-    match = re.fullmatch(r"([a-z0-9_]+(?:\.[A-Za-z0-9_-]+)+)=([^\n]+)", text)
-    if not match:
-        raise UsageError(f"--sysctl {text}: write key=value, such as kernel.sched_schedstats=1")
-    return match[1], match[2]
+def parse_sysctls(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Key and value of each key=value; raises UsageError."""
+    settings = []
+    for text in texts:
+        match = re.fullmatch(r"([a-z0-9_]+(?:\.[A-Za-z0-9_-]+)+)=([^\n]+)", text)
+        if not match:
+            raise UsageError(f"--sysctl {text}: write key=value, such as kernel.sched_schedstats=1")
+        settings.append((match[1], match[2]))
+    return tuple(settings)
 
 
 def settings_script(box: Box) -> str:
@@ -65,13 +69,15 @@ def settings_script(box: Box) -> str:
         calls.append(("modules_at", str(box.kernel.modules)))
     if box.out:
         calls.append(("share_out",))
+    if box.terminal:
+        calls.append(("terminal", str(box.terminal.lines), str(box.terminal.columns)))
     calls += [("sysctl_set", *setting) for setting in box.sysctls]
     calls += [("feature_set", name) for name in box.features]
     calls += [("cpu_offline", str(cpu)) for cpu in box.shape.offline]
     return "".join(f"{shlex.join(call)}\n" for call in calls)
 
 
-def guest_environment() -> dict[str, str]:
+def guest_environment(interactive: bool) -> dict[str, str]:
     """What a command finds in its environment: the host's PATH and HOME, since it is the host's file system."""
     path = os.environ.get("PATH", "").split(":")
     path += [folder for folder in _SBIN if folder not in path]
@@ -79,15 +85,16 @@ def guest_environment() -> dict[str, str]:
         "PATH": ":".join(filter(None, path)),
         "HOME": os.environ.get("HOME", "/root"),
         "LANG": "C.UTF-8",
-        "TERM": "dumb",
+        "TERM": os.environ.get("TERM", "dumb") if interactive else "dumb",
     }
 
 
-def command_script(command: Sequence[str], environment: dict[str, str], directory: str) -> bytes:
-    """The script that becomes the command, in directory where the guest can see it, else in /."""
+def command_script(box: Box) -> bytes:
+    """The script that becomes the command, in the folder this process is in where the guest can see it, else in /."""
+    environment = guest_environment(interactive=box.terminal is not None)
     lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    lines.append(f"cd -- {shlex.quote(directory)} 2> /dev/null || cd /")
-    lines.append(f"exec {shlex.join(command)}")
+    lines.append(f"cd -- {shlex.quote(os.getcwd())} 2> /dev/null || cd /")
+    lines.append(f"exec {shlex.join(box.command)}")
     return os.fsencode("\n".join(lines) + "\n")
 
 
@@ -98,8 +105,6 @@ def kernel_command_line(box: Box) -> str:
         # CPU 0 could be offlined on x86 with this parameter until v6.5 (e59e74dc48a3, "x86/topology: Remove CPU0
         # hotplug option").
         if box.kernel.number >= (6, 5):
-            raise UsageError(
-                f"{box.kernel.release} cannot take CPU 0 offline: x86 lost that in 6.5; use an older kernel"
-            )
+            raise UsageError(f"{box.kernel.release} cannot take CPU 0 offline: x86 lost that in 6.5")
         line += " cpu0_hotplug"
     return line

@@ -5,7 +5,7 @@
 export PATH=/bin
 
 die() { # say on the status port why the box cannot be had, and switch the machine off
-    echo "box: $*" > /dev/kmsg
+    echo "<3>box: $*" > /dev/kmsg # loud enough for a console that is told to be quiet
     echo "error $*" > "$status"
     poweroff -f
 }
@@ -18,6 +18,10 @@ feature_set() { # NAME or NO_NAME
     features=/sys/kernel/debug/sched/features
     [ -e $features ] || features=/sys/kernel/debug/sched_features # before v5.13
     echo "$1" > $features || die "scheduler feature $1: this kernel has no such feature; it has $(cat $features)"
+}
+
+terminal() { # rows columns: the command talks to the user's terminal
+    echo "rows $1 cols $2" > /box/terminal
 }
 
 cpu_offline() { # number
@@ -37,7 +41,7 @@ mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 status=/dev/null
 while read -r module; do
-    insmod "/modules/$module" || echo "box: cannot load $module" > /dev/kmsg
+    insmod "/modules/$module" || echo "<3>box: cannot load $module" > /dev/kmsg
 done < /modules/order
 for port in /sys/class/virtio-ports/*; do
     [ -e "$port/name" ] || continue

@@ -18,8 +18,8 @@ from ..errors import WakescopeError
 
 # What a kernel needs to reach the host: virtio's bus, the ports the output goes through, 9p, and the overlay.
 _WANTED_MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
-_APPLETS = "sh mount mkdir insmod switch_root poweroff cat echo tr ln ip cp hostname uname".split()
-_FOLDERS = "bin box dev lower modules new proc sys upper".split()
+_APPLETS = "cat cp echo hostname insmod ip ln mkdir mount poweroff sh switch_root tr uname"
+_FOLDERS = ("bin", "box", "dev", "lower", "modules", "new", "proc", "sys", "upper")
 
 
 class BoxSetupError(WakescopeError):
@@ -119,7 +119,7 @@ def build(modules: Path | None, settings: str, command: bytes) -> bytes:
     directory, program = Entry(stat.S_IFDIR | 0o755), stat.S_IFREG | 0o755
     entries = dict.fromkeys(_FOLDERS, directory)
     entries["bin/busybox"] = Entry(program, static_busybox().read_bytes())
-    for applet in _APPLETS:
+    for applet in _APPLETS.split():
         entries[f"bin/{applet}"] = Entry(stat.S_IFLNK | 0o777, b"busybox")
     entries["init"] = Entry(program, (scripts / "init.sh").read_bytes())
     entries["box/main.sh"] = Entry(program, (scripts / "main.sh").read_bytes())

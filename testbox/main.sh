@@ -4,7 +4,15 @@
 ulimit -l unlimited
 ulimit -n 65536
 echo "ready" > /run/box/status
-/bin/sh /run/box/command < /dev/null > /run/box/stdout 2> /run/box/stderr
+if [ -e /run/box/terminal ]; then
+    read -r size < /run/box/terminal
+    {
+        /run/box/busybox stty $size
+        /run/box/busybox setsid -c /bin/sh /run/box/command
+    } <> /dev/hvc0 >&0 2>&1
+else
+    /bin/sh /run/box/command < /dev/null > /run/box/stdout 2> /run/box/stderr
+fi
 code=$?
 echo "exit $code" > /run/box/status
 echo o > /proc/sysrq-trigger

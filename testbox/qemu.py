@@ -17,16 +17,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from types import FrameType
 
 from ..errors import WakescopeError
 from . import initrd
-from .guest import Box, command_script, guest_environment, kernel_command_line, settings_script
+from .guest import Box, command_script, kernel_command_line, settings_script
 from .initrd import BoxSetupError
 from .topology import qemu_arguments
 
 _CONSOLE_KEPT = 1 << 20  # bytes of the console's end that are kept
+_LOOK_SECONDS = 60.0  # how long to wait at most before looking at the clock: a box may have no time limit
 _POWER_OFF_SECONDS = 20  # time to switch off after the command ended
 
 # Emulation runs one thread: with one per CPU (thread=multi) guests are corrupted when the kernel patches its own code,
@@ -50,18 +50,41 @@ class BoxTimeoutError(WakescopeError):
     exit_code = 124
 
 
-@dataclass
 class Ending:
-    """How a box ended: its command's exit status if there is one, seconds to readiness, console, complaints."""
+    """How a box ended: what its status port, its console and the emulator said."""
 
-    code: int | None = None
-    refusal: str = ""
-    ready_seconds: float | None = None
-    timed_out: bool = False
-    console: bytearray = field(default_factory=bytearray)
-    emulator: bytearray = field(default_factory=bytearray)
+    def __init__(self) -> None:
+        self.started = time.monotonic()
+        self.ready_seconds: float | None = None  # until the guest was about to start the command
+        self.timed_out = False
+        self.status = bytearray()
+        self.console = bytearray()
+        self.emulator = bytearray()
 
-    def console_end(self, lines: int = 25) -> str:
+    def hear_status(self, data: bytes) -> None:
+        """Take what the status port says: lines "ready", "exit N" and "error TEXT"."""
+        self.status += data
+        if self.ready_seconds is None and b"ready\n" in self.status:
+            self.ready_seconds = time.monotonic() - self.started
+
+    def hear_console(self, data: bytes) -> None:
+        """Take what the console says, keeping its end."""
+        self.console += data
+        del self.console[:-_CONSOLE_KEPT]
+
+    @property
+    def code(self) -> int | None:
+        """The command's exit status, once it has ended."""
+        match = re.search(rb"^exit (\d+)$", self.status, re.MULTILINE)
+        return int(match[1]) if match else None
+
+    @property
+    def refusal(self) -> str:
+        """Why the guest could not be set up as asked; empty if it could."""
+        match = re.search(rb"^error (.*)$", self.status, re.MULTILINE)
+        return match[1].decode(errors="replace") if match else ""
+
+    def console_end(self, lines: int = 50) -> str:
         """The last lines of the console."""
         return "\n".join(self.console.decode(errors="replace").replace("\r", "").splitlines()[-lines:])
 
@@ -76,6 +99,8 @@ def arguments(box: Box, accelerator: str, files: dict[str, str]) -> list[str]:
     for port in ("status", "stdout", "stderr"):
         line += ["-chardev", f"file,id={port},path={files[port]}"]
         line += ["-device", f"virtserialport,chardev={port},name=box.{port}"]
+    if box.terminal:  # Ctrl-C goes to the guest; Ctrl-A x ends QEMU
+        line += ["-chardev", "stdio,id=terminal,mux=on,signal=off", "-device", "virtconsole,chardev=terminal"]
     line += ["-fsdev", "local,id=root,path=/,security_model=none,readonly=on,multidevs=remap"]
     line += ["-device", "virtio-9p-pci,fsdev=root,mount_tag=root"]
     if box.out:
@@ -103,90 +128,78 @@ def run(box: Box, accelerator: str, stdout: Callable[[bytes], object], stderr: C
     Whatever ends this (a timeout, Ctrl-C, a signal, even the death of this process) ends QEMU too.
     """
     ending = Ending()
-    settings, command = settings_script(box), _command(box)
-    started = time.monotonic()
-
-    def console(data: bytes) -> None:
-        ending.console += data
-        del ending.console[:-_CONSOLE_KEPT]
-
-    sinks = {"console": console, "stdout": stdout, "stderr": stderr, "status": _status_reader(ending, started)}
+    sinks: dict[str, Callable[[bytes], object]] = {
+        "console": ending.hear_console,
+        "stdout": stdout,
+        "stderr": stderr,
+        "status": ending.hear_status,
+        "emulator": ending.emulator.extend,
+    }
+    archive = initrd.build(box.kernel.modules, settings_script(box), command_script(box))
     with ExitStack() as stack:
-        archive = stack.enter_context(_memory_file(initrd.build(box.kernel.modules, settings, command)))
-        readers, writers = {}, {}
-        for name in sinks:
-            readers[name], writers[name] = os.pipe()
-            stack.callback(os.close, readers[name])
-        files = {name: f"/dev/fd/{number}" for name, number in {**writers, "initrd": archive}.items()}
+        ramdisk = stack.enter_context(_memory_file(archive))
+        readers, writers = stack.enter_context(_pipes(list(sinks)))
+        files = {name: f"/dev/fd/{number}" for name, number in {**writers, "initrd": ramdisk}.items()}
+        line = arguments(box, accelerator, files)
         stack.enter_context(_signals_raise())
-        # The parent's death kills QEMU (setpriv, util-linux 2.33); a session of its own keeps Ctrl-C from it, so that
-        # it is ended here, in order.
-        process = subprocess.Popen(
-            ["setpriv", "--pdeathsig", "KILL", *arguments(box, accelerator, files)],
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            pass_fds=(archive, *writers.values()),
-            start_new_session=True,
-        )
-        stack.callback(_end, process)
+        stack.enter_context(_process(line, writers["emulator"], [ramdisk, *writers.values()], box.terminal is not None))
         for number in writers.values():
             os.close(number)
-        assert process.stderr is not None
-        stack.callback(process.stderr.close)
-        sources = {readers[name]: sink for name, sink in sinks.items()}
-        sources[process.stderr.fileno()] = ending.emulator.extend
-        _pump(sources, ending, started + box.timeout)
+        writers.clear()
+        _pump({readers[name]: sink for name, sink in sinks.items()}, ending, box.timeout)
     return ending
 
 
-def _command(box: Box) -> bytes:
-    return command_script(box.command, {**guest_environment(), **box.environment}, os.getcwd())
+@contextmanager
+def _process(line: list[str], stderr: int, descriptors: list[int], terminal: bool) -> Iterator[None]:
+    """QEMU, running as long as the context: killed at its end, and by the kernel if this process dies first.
+
+    A session of its own keeps the terminal's Ctrl-C from it, so that it is ended here, in order.
+    """
+    user = None if terminal else subprocess.DEVNULL
+    line = ["setpriv", "--pdeathsig", "KILL", *line]
+    process = subprocess.Popen(
+        line, stdin=user, stdout=user, stderr=stderr, pass_fds=descriptors, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
 
 
-def _status_reader(ending: Ending, started: float) -> Callable[[bytes], None]:
-    """A sink for the status port, whose lines are "ready", "exit N" and "error TEXT"."""
-    pending = bytearray()
-
-    def read(data: bytes) -> None:
-        pending.extend(data)
-        while b"\n" in pending:
-            line, _, rest = bytes(pending).partition(b"\n")
-            pending[:] = rest
-            word, _, text = line.decode(errors="replace").partition(" ")
-            if word == "ready":
-                ending.ready_seconds = time.monotonic() - started
-            elif word == "exit":
-                ending.code = int(text)
-            elif word == "error":
-                ending.refusal = text
-
-    return read
+@contextmanager
+def _pipes(names: list[str]) -> Iterator[tuple[dict[str, int], dict[str, int]]]:
+    """Reading and writing ends of a pipe for each name, closed at the end unless taken out of the dictionaries."""
+    readers: dict[str, int] = {}
+    writers: dict[str, int] = {}
+    try:
+        for name in names:
+            readers[name], writers[name] = os.pipe()
+        yield readers, writers
+    finally:
+        for number in (*readers.values(), *writers.values()):
+            os.close(number)
 
 
-def _pump(sources: dict[int, Callable[[bytes], object]], ending: Ending, deadline: float) -> None:
+def _pump(sources: dict[int, Callable[[bytes], object]], ending: Ending, timeout: float) -> None:
     """Hand what arrives on each descriptor to its sink, until all are at their end or time is up."""
+    deadline = ending.started + timeout
     with selectors.DefaultSelector() as selector:
         for number, sink in sources.items():
             selector.register(number, selectors.EVENT_READ, sink)
         while selector.get_map():
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                ending.timed_out = ending.code is None
-                return
-            told = ending.code is not None or bool(ending.refusal)
-            for key, _ in selector.select(remaining):
+            for key, _ in selector.select(max(0.0, min(deadline - time.monotonic(), _LOOK_SECONDS))):
                 data = os.read(key.fd, 1 << 16)
                 if data:
                     key.data(data)
                 else:
                     selector.unregister(key.fd)
-            if not told and (ending.code is not None or ending.refusal):
+            if ending.code is not None or ending.refusal:
                 deadline = min(deadline, time.monotonic() + _POWER_OFF_SECONDS)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+            if time.monotonic() >= deadline:
+                ending.timed_out = True
+                return
 
 
 @contextmanager
