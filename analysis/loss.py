@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What was lost, where, and what share of the span is clean (docs/definitions.md, clean)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..trace import RINGS, Trace
+
+
+def df_loss(trace: Trace) -> pd.DataFrame:
+    """Records lost per ring and CPU. Needs no table: rings without any are left out.
+
+    Columns: ring; cpu; tried: records the CPU tried to write (as its ring counted, -1 if it did not say); lost;
+    windows: of loss; blind_s: seconds inside them.
+    """
+    rows = []
+    for ring, tables in RINGS.items():
+        present = [table for table in tables.values() if trace.has(table)]
+        if not present:
+            continue
+        windows = trace.loss(present[0])
+        tried = {r["cpu"]: r["tried"] for r in trace.meta.get("rings", []) if r["ring"] == ring}
+        for cpu in sorted({*tried, *windows["cpu"].tolist()}):
+            mine = windows[windows["cpu"] == cpu]
+            blind = (mine["end"] - mine["start"]).sum() / 1e9
+            rows.append((ring, cpu, tried.get(cpu, -1), int(mine["missing"].sum()), len(mine), blind))
+    return pd.DataFrame(rows, columns=["ring", "cpu", "tried", "lost", "windows", "blind_s"])
+
+
+def df_clean(trace: Trace) -> pd.DataFrame:
+    """Loss per ring. Columns: ring; lost (records); clean: share of the span in which no CPU was in a loss window."""
+    rows = []
+    for ring, tables in RINGS.items():
+        present = [table for table in tables.values() if trace.has(table)]
+        if present:
+            lost = int(trace.loss(present[0])["missing"].sum())
+            rows.append((ring, lost, trace.clean_share(present[0])))
+    return pd.DataFrame(rows, columns=["ring", "lost", "clean"])

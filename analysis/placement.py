@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Who woke whom, how the CPU was found, and how far the task moved (docs/definitions.md, placement)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..schema import Outcome
+from ..trace import Trace
+from .distance import NAMES
+from .tasks import df_tasks, selected
+from .wakeups import df_wakeups, pair_codes
+
+Paths = np.ndarray[Any, np.dtype[np.object_]]
+
+
+def df_outcomes(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """Wakeups by outcome; task: of tasks selected as wakee. Needs tables wakeups and tasks.
+
+    Columns: outcome (name); wakeups; share (of all of them).
+    """
+    outcome = df_wakeups(trace)["outcome"].to_numpy()[_of(trace, task)]
+    counts = np.bincount(outcome, minlength=len(Outcome))
+    names = [Outcome(i).name if i < len(Outcome) else f"code {i}" for i in range(len(counts))]
+    table = pd.DataFrame({"outcome": names, "wakeups": counts})
+    table["share"] = table["wakeups"] / max(1, len(outcome))
+    return table[table["wakeups"] > 0].sort_values("wakeups", ascending=False, ignore_index=True)
+
+
+def df_moves(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """Decisions by distance. Needs tables wakeups and tasks.
+
+    Columns: distance (name); moved: decisions whose chosen CPU is that far from prev_cpu; moved_share; from_waker:
+    decisions whose chosen CPU is that far from the waker's; from_waker_share.
+    """
+    decisions = df_wakeups(trace)[_of(trace, task)]
+    decisions = decisions[decisions["decision"]]
+    table = pd.DataFrame({"distance": NAMES})
+    for column, source in (("moved", "moved"), ("from_waker", "reach")):
+        table[column] = np.bincount(decisions[source], minlength=len(NAMES))
+        table[f"{column}_share"] = table[column] / max(1, len(decisions))
+    return table
+
+
+def df_paths(trace: Trace, paths: Paths | None = None, task: str | None = None) -> pd.DataFrame:
+    """Decisions by the check that returned the CPU, and distance moved. Needs tables wakeups and tasks.
+
+    paths: per row of wakeups, the path's name as the model's replay gives it. Columns: path; decisions; share; then
+    one per distance: decisions that moved that far.
+    """
+    decisions = df_wakeups(trace)
+    keep = (_of(trace, task) & decisions["decision"]).to_numpy()
+    path = np.full(int(keep.sum()), "unknown", object) if paths is None else paths[keep]
+    counts = pd.crosstab(path, np.array(NAMES, object)[decisions["moved"].to_numpy()[keep]])
+    counts = counts.reindex(columns=NAMES, fill_value=0)
+    table = counts.rename_axis("path").rename_axis(None, axis=1).reset_index()
+    table.insert(1, "decisions", table[NAMES].sum(axis=1))
+    table.insert(2, "share", table["decisions"] / max(1, int(keep.sum())))
+    return table.sort_values("decisions", ascending=False, ignore_index=True)
+
+
+def df_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """Who woke whom, by decisions in task context. Needs tables wakeups and tasks. task: as waker or wakee.
+
+    Columns: waker, wakee (labels); waker_code, wakee_code; decisions; share; to_waker: the chosen CPU was the waker's;
+    to_prev: it was prev_cpu and not the waker's; elsewhere; then one per distance: decisions that moved that far.
+    """
+    rows = df_wakeups(trace)
+    codes, pairs = pair_codes(trace)
+    chosen = selected(trace, task)
+    keep = (rows["decision"] & rows["by_task"] & (chosen[rows["waker"]] | chosen[rows["wakee"]])).to_numpy()
+    rows = rows[keep]
+    to_waker = rows["chosen_cpu"] == rows["cpu"]
+    to_prev = (rows["chosen_cpu"] == rows["prev_cpu"]) & ~to_waker
+    moved = {name: rows["moved"] == code for code, name in enumerate(NAMES)}
+    marks = pd.DataFrame({"decisions": True, "to_waker": to_waker, "to_prev": to_prev, **moved})
+    table = pd.DataFrame(
+        {name: np.bincount(codes[keep], marks[name], minlength=len(pairs)).astype(np.int64) for name in marks}
+    )
+    table.insert(1, "share", table["decisions"] / max(1, len(rows)))
+    table.insert(4, "elsewhere", table["decisions"] - table["to_waker"] - table["to_prev"])
+    labels = df_tasks(trace)["label"].to_numpy(object)
+    table.insert(0, "waker", labels[pairs["waker"]])
+    table.insert(1, "wakee", labels[pairs["wakee"]])
+    table.insert(2, "waker_code", pairs["waker"])
+    table.insert(3, "wakee_code", pairs["wakee"])
+    table = table[table["decisions"] > 0]
+    return table.sort_values("decisions", ascending=False, kind="stable", ignore_index=True)
+
+
+def _of(trace: Trace, task: str | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Which wakeups are of a selected wakee."""
+    return selected(trace, task)[df_wakeups(trace)["wakee"]]
