@@ -352,6 +352,7 @@ static __always_inline struct slot *open_slot(struct task_struct *cur, struct ta
 }
 
 #include "decision.bpf.h"
+#include "deep.bpf.h"
 #include "tracepoint.bpf.h"
 #include "events.bpf.h"
 #include "domains.bpf.h"

@@ -87,7 +87,7 @@ class Recording:
         return int(self.probes.stats()["lost"].sum())
 
 
-def ring_sizes(wakeup_mib: int, nr_cpus: int) -> dict[str, int]:
+def ring_sizes(wakeup_mib: int, nr_cpus: int, deep: bool) -> dict[str, int]:
     """Bytes of each ring per CPU, powers of two; the wakeup ring as asked, the others in proportion to their records.
 
     With no size asked (0): 8 MiB each, less where that would take over a sixteenth of memory.
@@ -98,7 +98,9 @@ def ring_sizes(wakeup_mib: int, nr_cpus: int) -> dict[str, int]:
         while wakeup_mib > 1 and wakeup_mib * 1.5 * MIB * nr_cpus > memory / 16:
             wakeup_mib //= 2
     size = 1 << (wakeup_mib * MIB - 1).bit_length()
-    return {"wakeup": size, "switch": max(size // 4, 1 << 16), "event": max(size // 8, 1 << 16)}
+    small = 1 << 16
+    sizes = {"wakeup": size, "switch": max(size // 4, small), "event": max(size // 8, small)}
+    return {**sizes, "consult": size} if deep else sizes
 
 
 def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str, BinaryIO]:
@@ -205,7 +207,7 @@ def record(
     The status is 128 + n if signal n ended the command, 0 without a command. The trace at path is complete on return.
     Raises OutputError (existing or unwritable path, full disk; what was spooled is kept), CommandError, KernelError.
     """
-    sizes = ring_sizes(ring_mib, probes.nr_cpus)
+    sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.tier == "deep")
     probes.create_rings(sizes)
     meta = initial_meta(probes, command, sizes)
     recording = Recording(probes, path, meta, create_bundle(path, probes, meta))
