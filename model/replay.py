@@ -8,7 +8,6 @@ left behind.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from .compiled import compiled
 from .policy import Policy
 from .select import select_task_rq_fair
 from .topo import Array, Machine, Row, cpumask_test_cpu, machine
-from .wakeup import NO_CPU, Asked, Doubt, Wakeup, fill, placed, wakeup_dtype
+from .wakeup import NO_CPU, Asked, Doubt, Wakeup, as_ints, fill, placed, scratch
 
 
 class Certainty(IntEnum):
@@ -52,27 +51,6 @@ def replay(wakeups: Array, topology: Topology, policy: Policy, hz: int) -> Array
     results = np.zeros(len(wakeups), RESULT)
     _replay(wakeups, machine(topology), as_ints(policy), hz, scratch(topology), results)
     return results
-
-
-def trail(row: Array, topology: Topology, policy: Policy, hz: int) -> list[tuple[Asked, int, int]]:
-    """The calls the policy makes for one wakeup, in order: function, first CPU, second CPU or -1.
-
-    Missed facts are taken as in the first try of replay: every question answered with no.
-    """
-    m, w = machine(topology), scratch(topology)
-    fill(w, row, as_ints(policy), m)
-    select_task_rq_fair(as_ints(policy), m, w, hz)
-    return [(Asked(what), int(cpu), int(cpu2)) for what, cpu, cpu2 in w.trail[: w.calls]]
-
-
-def as_ints(policy: Policy) -> Policy:
-    """The policy with plain ints for enums and bools, so that every policy runs the same compiled code."""
-    return Policy(*(int(feature) for feature in policy))
-
-
-def scratch(topology: Topology) -> Any:
-    """A wakeup record to fill."""
-    return np.zeros(1, wakeup_dtype(topology.words)).view(np.recarray)[0]
 
 
 @compiled

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..schema import NEVER, Context, Outcome
+from ..topology import Topology
 from .compiled import compiled
 from .policy import Policy, WakeFlags
 from .topo import SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu
@@ -81,6 +82,16 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
         ("trail", "<i4", (TRAIL * words, 3)),  # functions called, in order: Asked, CPU, second CPU or -1
     ]
     return np.dtype((np.record, fields))
+
+
+def scratch(topology: Topology) -> Wakeup:
+    """A wakeup record to fill()."""
+    return np.zeros(1, wakeup_dtype(topology.words)).view(np.recarray)[0]
+
+
+def as_ints(policy: Policy) -> Policy:
+    """The policy with plain ints for enums and bools, so that every policy runs the same compiled code."""
+    return Policy(*(int(feature) for feature in policy))
 
 
 @compiled
