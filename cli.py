@@ -50,16 +50,21 @@ def doctor(as_json: JsonOption = False) -> None:
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def record(
-    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="Recorded until it ends.")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="Recorded until it ends.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The trace to make.")] = None,
     duration: Annotated[float | None, typer.Option(min=0.01, help="Seconds; with a workload 10 by default.")] = None,
     load: Annotated[str | None, typer.Option("--workload", help="tbench:N, pgbench:N or hackbench:N.")] = None,
-    tier: Annotated[str | None, typer.Option(help="deep, decision or tracepoint; the best possible by default.")] = None,
+    tier: Annotated[
+        str | None, typer.Option(help="deep, decision or tracepoint; the best possible by default.")
+    ] = None,
     ring: Annotated[int, typer.Option(min=0, max=1024, help="MiB of each CPU's wakeup ring; 0: by memory.")] = 0,
 ) -> None:
     """Record every wakeup, switch and migration while a command runs, or until Ctrl-C."""
-    from .show import status_line
+    from .show import show_recorded, status_line
     from .tracers.btf import Btf
+    from .tracers.doctor import BAD, privileges
     from .tracers.probes import TIERS, Probes, plan
     from .tracers.recorder import check_output, give_to_caller
     from .tracers.recorder import record as run
@@ -69,24 +74,23 @@ def record(
         raise UsageError("give either --workload or a command, not both")
     if tier not in (None, *TIERS):
         raise UsageError(f"--tier {tier}: choose from {', '.join(TIERS)}")
-    if os.geteuid() and "CapEff:\t000001ff" not in Path("/proc/self/status").read_text():
-        _need_privileges()
+    check = privileges()
+    if check.state == BAD:
+        raise PrivilegeError(f"recording needs privileges ({check.found}): {check.remedy}")
     path = output or _name(command[0] if command else (load or "trace"))
     check_output(path)
-    seconds = duration or (10.0 if load else None)
+    seconds = duration or 10.0
     made = plan(Btf.kernel(), tier)
-    with workload(load, seconds or 10.0) if load else nullcontext(command) as argv:
-        # setting up the workload may take a while: load the probes after it, record nothing of it
-        with Probes(made) as probes, status_line(_err) as status:
-            limit = seconds if load != "tbench" and not command else duration
-            code = run(probes, path, argv, limit, ring, status.progress, status.convert)
+    with (
+        workload(load, seconds) if load else nullcontext() as ready,
+        Probes(made) as probes,
+        status_line(_err) as status,
+    ):
+        argv, limit = command, duration
+        if ready:
+            argv, limit = ready.command, None if ready.ends else seconds
+        code = run(probes, path, argv, limit, ring, status.progress, status.convert)
     give_to_caller(path)
-    _recorded(path, code if not load else 0)
-
-
-def _recorded(path: Path, code: int) -> None:
-    from .show import show_recorded
-
     show_recorded(_err, Trace.open(path))
     print(path)
     raise typer.Exit(code)
@@ -157,12 +161,54 @@ def report(
         made.render(_out)
 
 
-def _need_privileges() -> None:
-    from .tracers.doctor import BAD, _privileges
+@app.command()
+def validate(
+    trace: TraceArgument,
+    minimum: Annotated[float | None, typer.Option("--min", help="Fail unless this % of exact decisions agree.")] = None,
+    policy: Annotated[str | None, typer.Option(help="Release whose policy to use; the trace's own by default.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a trace through the model of its own kernel and say how often the two agree."""
+    from .model.kernels import kernel
+    from .model.validate import validate as run
+    from .show import show_validation
 
-    check = _privileges()
-    if check.state == BAD:
-        raise PrivilegeError(f"recording needs privileges ({check.found}): {check.remedy}")
+    opened = Trace.open(trace)
+    found = run(opened, kernel(policy) if policy else None)
+    if as_json:
+        _print_json({"kernel": opened.meta.get("kernel"), "tier": opened.meta.get("tier"), **found.to_json()})
+    else:
+        show_validation(_out, opened, found)
+    share = found.certainty["EXACT"].share
+    if minimum is not None and (share is None or 100 * share < minimum):
+        reached = "none was decidable" if share is None else f"{share:.3%} agree"
+        _err.print(f"wakescope: below --min {minimum}: {reached}")
+        raise typer.Exit(1)
+
+
+@app.command()
+def explain(
+    trace: TraceArgument,
+    wakeup: Annotated[int | None, typer.Option(min=0, help="Row of the wakeups table.")] = None,
+    task: Annotated[str | None, typer.Option(help="The wakee: a pid, or a pattern of names; with --at.")] = None,
+    at: Annotated[
+        float | None, typer.Option(help="Seconds since the recording began: the next wakeup from then.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say why one wakeup went where it went, in the kernel's terms."""
+    from .model.explain import explain_wakeup, find_wakeup
+    from .show import show_reasons
+
+    opened = Trace.open(trace)
+    number = find_wakeup(opened, task, at) if wakeup is None else wakeup
+    reasons, verdict = explain_wakeup(opened, number)
+    if as_json:
+        rows = [{"function": r.function, "text": r.text, "source": r.source.value} for r in reasons]
+        _print_json({"wakeup": number, "reasons": rows, "verdict": verdict})
+    else:
+        _out.print(f"wakeup {number}")
+        show_reasons(_out, reasons, verdict)
 
 
 def _print_json(data: Any) -> None:

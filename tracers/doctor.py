@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..errors import WakescopeError
-from ..model.kernels import known, stable_release
 from . import host, libbpf
 from .btf import Btf
 from .probes import Plan, Probes, object_path, plan
 from .recorder import INTERVAL, ring_sizes
+from .stock import stock_reasons
 
 OK, NOTE, BAD = "ok", "note", "bad"
 CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 21, 38, 39
@@ -32,7 +32,7 @@ class Check:
 
 def examine() -> list[Check]:
     """All findings, in the order a reader needs them. Loads the probes for a moment; attaches nothing."""
-    checks = [_privileges(), _lockdown(), *_bpf()]
+    checks = [privileges(), _lockdown(), *_bpf()]
     checks += [*_kernel(), _schedstats(), _numa(), _features(), _rings()]
     return checks
 
@@ -46,16 +46,8 @@ def to_json(checks: list[Check]) -> dict[str, Any]:
     }
 
 
-def stock_reasons() -> list[str]:
-    """Why this kernel's placement is not what the model knows; [] if it is."""
-    try:
-        release, _ = stable_release(platform.release(), platform.version())
-    except WakescopeError:
-        release = platform.release()
-    return host.not_stock(release, known(release))
-
-
-def _privileges() -> Check:
+def privileges() -> Check:
+    """Whether this process may load probes."""
     if os.geteuid() == 0:
         return Check("privileges", OK, "root")
     status = host.read("/proc/self/status") or ""

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,16 @@ START_TIMEOUT = 60.0  # seconds a server gets to answer; emulated machines are s
 HACKBENCH_LOOPS = 1_000_000_000  # more than any recording lasts: the recorder ends it
 
 
-def workload(spec: str, seconds: float) -> AbstractContextManager[list[str]]:
-    """The command line of a workload such as tbench:4, its servers running inside the context.
+@dataclass
+class Load:
+    """A workload ready to run: its command line, and whether it ends by itself after the seconds asked for."""
+
+    command: list[str]
+    ends: bool = True
+
+
+def workload(spec: str, seconds: float) -> AbstractContextManager[Load]:
+    """A workload such as tbench:4, its servers running inside the context.
 
     spec: tbench:N, pgbench:N or hackbench:N, N clients or groups. Raises UsageError for another spec, CommandError if
     a program is missing or a server does not start.
@@ -40,7 +49,7 @@ def workload(spec: str, seconds: float) -> AbstractContextManager[list[str]]:
 
 
 @contextmanager
-def tbench(clients: int, seconds: float) -> Iterator[list[str]]:
+def tbench(clients: int, seconds: float) -> Iterator[Load]:
     """tbench with N clients against a server of its own."""
     client, server = _program("tbench", "dbench"), _program("tbench_srv", "dbench")
     load = next((path for path in TBENCH_LOADS if path.exists()), None)
@@ -49,21 +58,21 @@ def tbench(clients: int, seconds: float) -> Iterator[list[str]]:
     if _answers(("127.0.0.1", TBENCH_PORT)):
         raise CommandError(f"port {TBENCH_PORT}, which tbench uses, is taken: end the server that listens there")
     with _server([server], lambda: _answers(("127.0.0.1", TBENCH_PORT)), signal.SIGTERM):
-        yield [client, "-c", str(load), "-t", str(max(1, round(seconds))), str(clients), "127.0.0.1"]
+        yield Load([client, "-c", str(load), "-t", str(max(1, round(seconds))), str(clients), "127.0.0.1"])
 
 
 @contextmanager
-def hackbench(groups: int, seconds: float) -> Iterator[list[str]]:
+def hackbench(groups: int, seconds: float) -> Iterator[Load]:
     """hackbench with N groups of 20 senders and 20 receivers, until the recording ends."""
-    yield [_program("hackbench", "rt-tests"), "-g", str(groups), "-l", str(HACKBENCH_LOOPS)]
+    yield Load([_program("hackbench", "rt-tests"), "-g", str(groups), "-l", str(HACKBENCH_LOOPS)], ends=False)
 
 
 @contextmanager
-def pgbench(clients: int, seconds: float) -> Iterator[list[str]]:
+def pgbench(clients: int, seconds: float) -> Iterator[Load]:
     """pgbench -S -j 1 with N clients on a PostgreSQL cluster made for it in memory where there is room."""
     programs = {name: _postgres(name) for name in ("initdb", "postgres", "pgbench")}
     user = _unprivileged()
-    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108 - the point is that it is memory
+    place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="wakescope-pg-", dir=place) as folder:
         data = Path(folder) / "data"
         if user:
@@ -76,10 +85,11 @@ def pgbench(clients: int, seconds: float) -> Iterator[list[str]]:
         with _server(server, lambda: _succeeds(probe), signal.SIGINT, user):
             _run([programs["pgbench"], *place_of, "-i", "-q", "-s", str(max(1, clients)), "postgres"], None)
             length = str(max(1, round(seconds)))
-            yield [programs["pgbench"], *place_of, "-S", "-j", "1", "-c", str(clients), "-T", length, "-n", "postgres"]
+            load = [programs["pgbench"], *place_of, "-S", "-j", "1", "-c", str(clients), "-T", length, "-n", "postgres"]
+            yield Load(load)
 
 
-WORKLOADS: dict[str, Callable[[int, float], AbstractContextManager[list[str]]]] = {
+WORKLOADS: dict[str, Callable[[int, float], AbstractContextManager[Load]]] = {
     "tbench": tbench,
     "pgbench": pgbench,
     "hackbench": hackbench,
