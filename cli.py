@@ -4,14 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 from rich.console import Console
 
@@ -29,7 +27,7 @@ app = typer.Typer(
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=f"A {SUFFIX} directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text (docs/json.md).")]
 
-_out = Console(highlight=False)
+_out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 _err = Console(stderr=True, highlight=False)
 
 
@@ -50,14 +48,12 @@ def doctor(as_json: JsonOption = False) -> None:
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def record(
-    command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="Recorded until it ends.")
-    ] = None,
+    command: Annotated[list[str] | None, typer.Argument(metavar="[-- COMMAND…]", help="Recorded to its end.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="The trace to make.")] = None,
     duration: Annotated[float | None, typer.Option(min=0.01, help="Seconds; with a workload 10 by default.")] = None,
     load: Annotated[str | None, typer.Option("--workload", help="tbench:N, pgbench:N or hackbench:N.")] = None,
     tier: Annotated[
-        str | None, typer.Option(help="deep, decision or tracepoint; the best possible by default.")
+        str | None, typer.Option(help="deep, decision or tracepoint; else the best of the last two.")
     ] = None,
     ring: Annotated[int, typer.Option(min=0, max=1024, help="MiB of each CPU's wakeup ring; 0: by memory.")] = 0,
 ) -> None:
@@ -191,9 +187,7 @@ def explain(
     trace: TraceArgument,
     wakeup: Annotated[int | None, typer.Option(min=0, help="Row of the wakeups table.")] = None,
     task: Annotated[str | None, typer.Option(help="The wakee: a pid, or a pattern of names; with --at.")] = None,
-    at: Annotated[
-        float | None, typer.Option(help="Seconds since the recording began: the next wakeup from then.")
-    ] = None,
+    at: Annotated[float | None, typer.Option(help="Seconds into the recording: the next wakeup.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say why one wakeup went where it went, in the kernel's terms."""
@@ -228,16 +222,7 @@ def main() -> None:
 
     app.add_typer(box, name="box")
     try:
-        code = app(standalone_mode=False)
+        app()
     except WakescopeError as error:
         print(f"wakescope: {error}", file=sys.stderr)
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        code = 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
-    sys.exit(code or 0)
+        sys.exit(error.exit_code)

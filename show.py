@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -16,6 +17,7 @@ from rich.tree import Tree
 
 from .analysis.loss import df_clean
 from .analysis.report import shown
+from .schema import Outcome
 from .topology import Topology
 from .trace import Trace
 
@@ -75,7 +77,7 @@ def info_json(trace: Trace) -> dict[str, Any]:
     """The object of `info --json` (docs/json.md)."""
     meta = trace.meta
     start, stop = trace.span
-    outcomes = trace.array("wakeups", ["outcome"])["outcome"] if trace.has("wakeups") else []
+    outcomes = trace.df("wakeups", ["outcome"])["outcome"] if trace.has("wakeups") else pd.Series(dtype=int)
     return {
         "kernel": meta.get("kernel"),
         "kernel_version": meta.get("kernel_version"),
@@ -86,7 +88,7 @@ def info_json(trace: Trace) -> dict[str, Any]:
         "exit_status": meta.get("exit_status"),
         "duration_s": (stop - start) / 1e9,
         "wakeups": trace.rows("wakeups"),
-        "decisions": sum(int((outcomes == outcome).sum()) for outcome in (0, 8, 9)) if len(outcomes) else 0,
+        "decisions": int(outcomes.isin((Outcome.PLACED, Outcome.FORK, Outcome.EXEC)).sum()),
         "switches": trace.rows("switches"),
         "rows": {table: trace.rows(table) for table in meta.get("rows", {})},
         "lost": sum(r["lost"] for r in meta.get("rings", [])),

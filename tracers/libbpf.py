@@ -124,7 +124,7 @@ def lib() -> ctypes.CDLL:
     return library
 
 
-@_PRINTER
+@_PRINTER  # type: ignore[untyped-decorator]
 def _printer(level: int, form: bytes, arguments: int) -> int:
     if level <= 1:  # LIBBPF_WARN, LIBBPF_INFO
         buffer = ctypes.create_string_buffer(1 << 22)

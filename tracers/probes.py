@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from ..errors import KernelError
 from ..model.kernels import NEEDS
@@ -199,7 +200,8 @@ def _variable(path: Path, name: str) -> tuple[int, int]:
     """Offset in .rodata and size of a constant of the object."""
     with path.open("rb") as file:
         elf = ELFFile(file)
-        found = elf.get_section_by_name(".symtab").get_symbol_by_name(name)
+        table = elf.get_section_by_name(".symtab")
+        found = table.get_symbol_by_name(name) if isinstance(table, SymbolTableSection) else None
         if not found:
             raise KernelError(f"{path.name} has no constant {name}: it belongs to another wakescope")
         return int(found[0]["st_value"]), int(found[0]["st_size"])

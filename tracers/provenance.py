@@ -9,7 +9,7 @@ from .probes import Plan
 MEASURED, DERIVED, UNKNOWN = "measured", "derived", "unknown"
 
 # Computed by the probe from fields it read, as the kernel itself would.
-_COMPUTED = ("wakee_h_load", "waker_h_load", "llc_size", "outcome")
+_COMPUTED: tuple[str, ...] = ("wakee_h_load", "waker_h_load", "llc_size", "outcome")
 # Tier tracepoint: chosen_cpu comes from the migration, prev_cpu is p.wake_cpu at sched_waking, idle words come from
 # switches and the runqueues' counts.
 _TRACEPOINT_DERIVED = ("prev_cpu", "chosen_cpu", "ts_exit", "idle", "idle_exit")

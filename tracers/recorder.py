@@ -74,7 +74,7 @@ class Recording:
     def _write(self, kind: str, data: np.ndarray[Any, Any]) -> bool:
         if self.full:
             return False
-        view = memoryview(data)
+        view = data.data
         try:
             while view:
                 view = view[self.spools[kind].write(view) :]
@@ -136,7 +136,7 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
 
 def _spooled(dtype: np.dtype[np.void], stride: int) -> np.dtype[np.void]:
     """A record's dtype as it lies in a spool: behind the ring's 8-byte header."""
-    fields = dtype.fields or {}
+    fields: dict[str, Any] = dict(dtype.fields or {})
     return np.dtype(
         {
             "names": list(fields),
@@ -219,7 +219,8 @@ def record(
 ) -> int:
     """Record until the command ends, the duration is over, or SIGINT/SIGTERM; returns the command's exit status.
 
-    The status is 128 + n if signal n ended the command, 0 without a command or if it was ended because its time was over. The trace at path is complete on return.
+    The status is 128 + n if signal n ended the command; 0 without a command, or if the duration ended it. The trace
+    at path is complete on return.
     Raises OutputError (existing or unwritable path, full disk; what was spooled is kept), CommandError, KernelError.
     """
     sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.tier == "deep")

@@ -154,8 +154,10 @@ def _server(
     command: list[str], ready: Callable[[], bool], end: signal.Signals, user: pwd.struct_passwd | None = None
 ) -> Iterator[None]:
     """A server that runs while the context does, out of reach of the terminal's Ctrl-C."""
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
-    server = subprocess.Popen(command, cwd="/", start_new_session=True, **quiet, **_as(user))
+    null = subprocess.DEVNULL
+    server = subprocess.Popen(
+        command, stdin=null, stdout=null, stderr=null, cwd="/", start_new_session=True, **_as(user)
+    )
     name = Path(command[0]).name
     try:
         deadline = time.monotonic() + START_TIMEOUT
