@@ -51,6 +51,7 @@ def wake_affine_idle(
 def alone(policy: Policy, w: Wakeup) -> bool:
     """Whether current is the only task on this runqueue; with sync_runnable, delayed dequeues do not count."""
     nr = w.this_nr_running
+    asked(w, Asked.NR_RUNNING, -1, -1)
     if nr == UNKNOWN:
         return either(w, Doubt.ALONE)
     if not policy.sync_runnable:
@@ -70,6 +71,7 @@ def wake_affine_weight(
     this CPU (v4.17).
     """
     this_eff_load = w.this_load
+    asked(w, Asked.LOAD, -1, -1)
     if this_eff_load == UNKNOWN or w.prev_load == UNKNOWN:
         return _weigh_unknown(w, this_cpu)
     if sync:

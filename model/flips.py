@@ -14,7 +14,17 @@ from .topo import Array
 from .wakeup import UNKNOWN, Doubt, Wakeup, either
 
 VALUES = ("waker_flips", "waker_decay_ts", "waker_last_wakee")
-COLUMNS = ("ts", "jiffies", "waker_pid", "waker_start", "waker_tag", "wakee_tag", "outcome", *VALUES)  # of check_flips
+COLUMNS = (
+    "ts",
+    "jiffies",
+    "jiffies_exit",
+    "waker_pid",
+    "waker_start",
+    "waker_tag",
+    "wakee_tag",
+    "outcome",
+    *VALUES,
+)  # of check_flips
 
 
 @compiled
@@ -94,23 +104,22 @@ def _within(start: Array, end: Array, windows: Iterable[tuple[int, int]]) -> Arr
 
 @compiled
 def _chain(rows: Array, hz: int, verdicts: Array) -> None:
-    """Judge each row against the one before it, if that is of the same waker."""
+    """Judge each row against the one before it, if that is of the same waker.
+
+    The kernel read jiffies after the probe did: where it halved the flips, its stamp says which jiffy that was.
+    """
     for i in range(1, len(rows)):
         last, row = rows[i - 1], rows[i]
         same_task = last["waker_pid"] == row["waker_pid"] and last["waker_start"] == row["waker_start"]
         if not same_task or last["waker_tag"] != row["waker_tag"]:
             continue
-        rule = record_wakee(
-            last["jiffies"],
-            hz,
-            last["waker_flips"],
-            last["waker_decay_ts"],
-            last["waker_last_wakee"],
-            last["wakee_tag"],
-        )
-        held = (last["waker_flips"], last["waker_decay_ts"], last["waker_last_wakee"])
         kernel = (row["waker_flips"], row["waker_decay_ts"], row["waker_last_wakee"])
-        by_rule, unchanged = kernel == rule, kernel == held
+        held = (last["waker_flips"], last["waker_decay_ts"], last["waker_last_wakee"])
+        stamp = row["waker_decay_ts"]
+        if not last["jiffies"] < stamp <= last["jiffies_exit"]:
+            stamp = last["jiffies"]
+        by_rule = kernel == record_wakee(stamp, hz, held[0], held[1], held[2], last["wakee_tag"])
+        unchanged = kernel == held
         placed = last["outcome"] == Outcome.PLACED
         either_way = last["outcome"] == Outcome.WAKELIST
         if (placed and by_rule) or (not placed and unchanged) or (either_way and by_rule):

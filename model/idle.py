@@ -67,7 +67,10 @@ def test_idle_cores(w: Wakeup, target: int) -> bool:
 @compiled
 def kthread_wakes_its_work(policy: Policy, w: Wakeup, prev: int) -> bool:
     """Whether the per-CPU kthread rule stacks the wakee on prev (v5.6; in_task: 8b4e74ccb582, v5.17)."""
-    if prev != w.cpu or w.kthread == 0 or w.this_nr_running > 1:
+    if prev != w.cpu or w.kthread == 0:
+        return False
+    asked(w, Asked.NR_RUNNING, -1, -1)
+    if w.this_nr_running > 1:
         return False
     if policy.kthread_in_task and w.in_task == 0:
         return False

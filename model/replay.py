@@ -16,14 +16,14 @@ from .compiled import compiled
 from .policy import Policy
 from .select import select_task_rq_fair
 from .topo import Array, Machine, Row, cpumask_test_cpu, machine
-from .wakeup import NO_CPU, Asked, Doubt, Wakeup, as_ints, fill, placed, scratch
+from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, placed, scratch
 
 
 class Certainty(IntEnum):
     """Whether the captured inputs suffice to say what this policy does."""
 
     EXACT = 0  # yes
-    RACED = 1  # yes, but some CPU that was looked at changed between idle and busy while the kernel decided
+    RACED = 1  # yes, but something it looked at (idle CPUs, loads, flips due to decay) changed while the kernel decided
     UNDECIDABLE = 2  # no: the CPU depends on a fact that was not captured (see Doubt)
     NOT_PLACED = 3  # the wakeup never came to placement, or is a fork or exec
 
@@ -78,7 +78,7 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
     certain = first.cpu != NO_CPU
     possible = first.cpu == chosen or not certain
     consulted = w.calls
-    moved = raced(w)
+    moved = raced(w, hz)
     answers = 0
     while w.asked != 0:
         answers = (answers - w.asked) & w.asked  # the next subset of the questions asked so far
@@ -89,7 +89,7 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
         other = select_task_rq_fair(policy, machine, w, hz)
         certain = certain and other.cpu == first.cpu
         possible = possible or other.cpu == chosen or other.cpu == NO_CPU
-        moved = moved or raced(w)
+        moved = moved or raced(w, hz)
     if w.asked & Doubt.IDLE.value:  # idleness is asked CPU by CPU, not once: yes and no are not all there is
         certain = False
         possible = True
@@ -110,11 +110,30 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
 
 
 @compiled
-def raced(w: Wakeup) -> bool:
-    """Whether a CPU in the trail was idle at entry and not at exit, or the reverse."""
+def raced(w: Wakeup, hz: int) -> bool:
+    """Whether something that was looked at differs between entry and exit, as far as both were read."""
     for i in range(w.calls):
-        if w.trail[i, 0] == Asked.AVAILABLE_IDLE:
-            cpu = w.trail[i, 1]
+        what, cpu = w.trail[i, 0], w.trail[i, 1]
+        if what == Asked.AVAILABLE_IDLE:
             if cpumask_test_cpu(cpu, w.idle) != cpumask_test_cpu(cpu, w.idle_exit):
                 return True
-    return False
+        elif what == Asked.LOAD:
+            if _changed(w.this_load, w.this_load_exit) or _changed(w.prev_load, w.prev_load_exit):
+                return True
+        elif what == Asked.NR_RUNNING and _changed(w.this_nr_running, w.this_nr_running_exit):
+            return True
+    return _flips_raced(w, hz)
+
+
+@compiled
+def _changed(before: int, after: int) -> bool:
+    return before != UNKNOWN and after != UNKNOWN and before != after
+
+
+@compiled
+def _flips_raced(w: Wakeup, hz: int) -> bool:
+    """Whether record_wakee would have halved the flips at exit but not at entry."""
+    if w.waker_flips == UNKNOWN or w.jiffies_exit == UNKNOWN:
+        return False
+    due = w.waker_decay_ts + hz
+    return bool(w.jiffies <= due < w.jiffies_exit)

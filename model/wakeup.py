@@ -47,11 +47,13 @@ class Doubt(IntFlag):
 
 
 class Asked(IntEnum):
-    """What the trail of a decision consists of."""
+    """What the trail of a decision consists of; calls as in schema.Consulted."""
 
     AVAILABLE_IDLE = 0
     SHARE_CACHE = 2
     H_LOAD = 3
+    LOAD = 100  # not calls: the loads of both runqueues were compared,
+    NR_RUNNING = 101  # the number of tasks running here was tested
 
 
 def wakeup_dtype(words: int) -> np.dtype[Any]:
@@ -62,6 +64,7 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
         prev_nr_idle_scan this_has_idle_cores prev_has_idle_cores this_avg_idle this_avg_scan_cost has_masks
         """  # as in schema.WAKEUPS
     fields: list[Any] = [(name, "<i8") for name in facts.split()]
+    fields += [(name, "<i8") for name in ("jiffies_exit", "this_load_exit", "prev_load_exit", "this_nr_running_exit")]
     fields += [
         ("sd_flag", "<i8"),  # SD_BALANCE_WAKE for wakeups
         ("sync", "<i8"),  # WF_SYNC and current is not exiting
@@ -203,6 +206,10 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.this_avg_idle = np.int64(row["this_avg_idle"])
     w.this_avg_scan_cost = np.int64(row["this_avg_scan_cost"])
     w.has_masks = row["has_masks"]
+    w.jiffies_exit = np.int64(row["jiffies_exit"])
+    w.this_load_exit = np.int64(row["this_load_exit"])
+    w.prev_load_exit = np.int64(row["prev_load_exit"])
+    w.this_nr_running_exit = _known(row["this_nr_running_exit"])
     for word in range(len(w.idle)):
         w.idle[word] = row["idle"][word]
         w.idle_exit[word] = row["idle_exit"][word]
