@@ -114,6 +114,9 @@ WAKEUPS = HEADER + _columns(
     waker_decay_ts        | <u8  | jiffies | current.wakee_flip_decay_ts at entry
     wakee_decay_ts        | <u8  | jiffies | p.wakee_flip_decay_ts at entry
     waker_decay_ts_exit   | <u8  | jiffies | current.wakee_flip_decay_ts at ts_exit
+    jiffies_exit          | <u8  | jiffies | jiffies at ts_exit
+    this_load_exit        | <u8  | load    | this_load at ts_exit, all ones where not read
+    prev_load_exit        | <u8  | load    | prev_load at ts_exit, likewise
     waker_last_wakee_exit | <u4  |         | tag of current.last_wakee at ts_exit
     wake_flags            | <u4  |         | wake_flags as passed (bits by kernel version); 4294967295 unknown
     sd_flag               | <u4  |         | sd_flag as passed up to 5.12, else 0
@@ -158,6 +161,8 @@ WAKEUPS = HEADER + _columns(
     wakee_scan_period     | <u4  | ms      | p.numa_scan_period
     affine_attempts       | <i4  |         | rise of p's nr_wakeups_affine_attempts within the decision, -1 without schedstats
     affine_moves          | <i4  |         | rise of p's nr_wakeups_affine within the decision, -1 without schedstats
+    this_nr_running_exit  | <u4  | tasks   | this_nr_running at ts_exit, 4294967295 where not read
+    prev_nr_running_exit  | <u4  | tasks   | prev_nr_running at ts_exit, likewise
     idle                  | mask |         | CPUs idle at entry, within the LLCs of this_cpu and prev_cpu
     idle_exit             | mask |         | the same at ts_exit
     sched_idle            | mask |         | CPUs running only SCHED_IDLE tasks at entry, same span

@@ -211,6 +211,7 @@ int select_exit(__u64 *ctx)
 	struct stats *st = this_stats();
 	__u32 zero = 0;
 	struct spans *sp = bpf_map_lookup_elem(&spans, &zero);
+	struct rq *prev_rq;
 	struct wakeup *w;
 
 	if (!slot || !st || !sp || slot->task != (__u64)p || !slot->open || !slot->decided)
@@ -219,6 +220,14 @@ int select_exit(__u64 *ctx)
 	slot->open = false;
 	w->chosen_cpu = select_has_sd_flag ? ARG(ctx, 4) : ARG(ctx, 3);
 	read_idle(sp->words, w->idle_exit, NULL);
+	w->jiffies_exit = bpf_jiffies64();
+	w->this_load_exit = GET(this_rq(), cfs.avg.load_avg);
+	w->this_nr_running_exit = GET(this_rq(), nr_running);
+	prev_rq = cpu_rq(w->prev_cpu);
+	if (prev_rq) {
+		w->prev_load_exit = GET(prev_rq, cfs.avg.load_avg);
+		w->prev_nr_running_exit = GET(prev_rq, nr_running);
+	}
 	w->waker_flips_exit = GET(cur, wakee_flips);
 	w->wakee_flips_exit = GET(p, wakee_flips);
 	w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);

@@ -25,7 +25,7 @@ _PRINTER = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 class TestRunOpts(ctypes.Structure):
     """struct bpf_test_run_opts, as libbpf 1.0 has it (sz tells libbpf how much we know)."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes wants a plain list
+    _fields_ = [
         ("sz", c_size_t),
         ("data_in", c_void_p),
         ("data_out", c_void_p),
@@ -47,7 +47,7 @@ class TestRunOpts(ctypes.Structure):
 class ProgInfo(ctypes.Structure):
     """struct bpf_prog_info up to recursion_misses (5.12); older kernels leave the tail zero."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("type", c_uint32),
         ("id", c_uint32),
         ("tag", ctypes.c_uint8 * 8),

@@ -231,6 +231,8 @@ static __always_inline void fill_tasks(struct wakeup *w, struct stats *st, struc
 	w->wakee_load = GET(p, se.avg.load_avg);
 	w->wakee_util = GET(p, se.avg.util_avg);
 	w->affine_attempts = w->affine_moves = -1;
+	w->this_load_exit = w->prev_load_exit = UNKNOWN64;
+	w->this_nr_running_exit = w->prev_nr_running_exit = UNKNOWN;
 	if (bpf_core_field_exists(p->numa_migrate_retry)) {
 		w->wakee_preferred_nid = GET(p, numa_preferred_nid);
 		w->waker_migrate_retry = GET(cur, numa_migrate_retry);
@@ -323,6 +325,7 @@ static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 		return;
 	slot->open = false;
 	w->ts_exit = bpf_ktime_get_ns();
+	w->jiffies_exit = bpf_jiffies64();
 	w->waker_flips_exit = GET(cur, wakee_flips);
 	w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);
 	w->waker_last_wakee_exit = tag(st, GET(cur, last_wakee));
@@ -352,6 +355,7 @@ static __always_inline struct slot *open_slot(struct task_struct *cur, struct ta
 }
 
 #include "decision.bpf.h"
+#include "deep.bpf.h"
 #include "tracepoint.bpf.h"
 #include "events.bpf.h"
 #include "domains.bpf.h"

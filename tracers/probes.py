@@ -16,6 +16,7 @@ import numpy as np
 from elftools.elf.elffile import ELFFile
 
 from ..errors import KernelError
+from ..model.kernels import NEEDS
 from ..trace import RINGS
 from . import host, libbpf
 from .btf import ENUM, VAR, Btf
@@ -29,12 +30,20 @@ RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug"}
 # Programs of every tier, and of one. flush and domains are run by hand, snapshot is an iterator.
 EVENTS = ["sched_switch", "migrate_task", "move_numa", "stick_numa", "swap_numa", "task_new", "task_rename"]
 EVENTS += ["task_exit", "cpu_hotplug"]
+DECISION = ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault"]
+DEEP = ["available_idle", "idle", "share_cache", "task_h_load"]
 BY_TIER = {
-    "decision": ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault"],
+    "deep": [*DECISION, *DEEP],
+    "decision": DECISION,
     "tracepoint": ["waking_tracepoint", "wakeup_tracepoint"],
 }
-# What a program hooks, where the kernel may lack it.
-NEEDS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa", "swap_numa": "sched_swap_numa"}
+# What a program hooks, where the kernel may lack it: tracepoints, and functions that may be inlined.
+TRACEPOINTS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa", "swap_numa": "sched_swap_numa"}
+FUNCTIONS = {"numa_fault": "task_numa_fault", "available_idle": "available_idle_cpu", "idle": "idle_cpu"}
+FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
+
+# Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
+MEMBERS = sorted(NEEDS.values())
 
 
 @dataclass
@@ -47,6 +56,7 @@ class Plan:
     programs: list[str]
     flags: dict[str, int]
     numa: bool = True  # whether tasks have NUMA balancing fields
+    members: dict[str, bool] = field(default_factory=dict)  # "struct.member": whether this kernel has it
     refused: dict[str, str] = field(default_factory=dict)
 
 
@@ -61,40 +71,45 @@ def plan(btf: Btf, wanted: str | None = None) -> Plan:
     symbols = host.symbols()
     refused: dict[str, str] = {}
     typed = _has_enumerator(btf, "BPF_FUNC_get_current_task_btf")
-    tier = "decision"
     if arity is None or "select_task_rq_fair" not in symbols:
         refused["decision"] = "select_task_rq_fair is not a function of its own on this kernel"
     elif not symbols.get("runqueues"):
         refused["decision"] = "the address of runqueues cannot be had (CONFIG_KALLSYMS_ALL off, or kptr_restrict)"
-    if "decision" in refused:
-        tier = "tracepoint"
-    elif btf.find(VAR, "runqueues") is None:
+    if wanted in ("decision", "deep") and "decision" in refused:
+        raise KernelError(f"tier {wanted} is not possible here: {refused['decision']}")
+    tier = wanted or ("tracepoint" if "decision" in refused else "decision")
+    if tier != "tracepoint" and btf.find(VAR, "runqueues") is None:
         typed = False  # BTF without per-cpu variables: pahole before 1.18
-    if wanted in ("decision", "tracepoint"):
-        if wanted == "decision" and "decision" in refused:
-            raise KernelError(f"tier decision is not possible here: {refused['decision']}")
-        tier = wanted
     constants = {
         "sd_share_llc": 1 << flags["SHARE_LLC"],
         "select_has_sd_flag": int(arity == 4),
         "switch_has_state": int(btf.tracepoint_parameters("sched_switch") == 4),
-        "decision_tier": int(tier == "decision"),
+        "decision_tier": int(tier != "tracepoint"),
         "schedstats": int(host.sysctls().get("kernel.sched_schedstats") == "1"),
     }
-    if not typed and tier == "decision":
+    if not typed and tier != "tracepoint":
         constants["runqueues_offset"] = symbols["runqueues"]
         constants["per_cpu_offset_address"] = symbols["__per_cpu_offset"]
         constants["preempt_count_offset"] = symbols.get("__preempt_count", 0)
     programs = [*EVENTS, *BY_TIER[tier]]
-    for program, event in NEEDS.items():
-        if btf.tracepoint_parameters(event) is None:
+    for program in list(programs):
+        reason = _missing(btf, symbols, program)
+        if reason:
             programs.remove(program)
-            refused[program] = f"this kernel has no tracepoint {event}"
-    if "numa_fault" in programs and btf.parameters("task_numa_fault") is None:
-        programs.remove("numa_fault")
-        refused["numa_fault"] = "this kernel has no task_numa_fault (CONFIG_NUMA_BALANCING off)"
+            refused[program] = reason
     numa = btf.member_offset("task_struct", "numa_migrate_retry") is not None
-    return Plan(tier, typed, constants, programs, flags, numa, refused)
+    members = {name: btf.member_offset(*name.split(".")) is not None for name in MEMBERS}
+    return Plan(tier, typed, constants, programs, flags, numa, members, refused)
+
+
+def _missing(btf: Btf, symbols: dict[str, int], program: str) -> str | None:
+    """Why this kernel cannot run a program, or None."""
+    event, function = TRACEPOINTS.get(program), FUNCTIONS.get(program)
+    if event and btf.tracepoint_parameters(event) is None:
+        return f"this kernel has no tracepoint {event}"
+    if function and (function not in symbols or btf.parameters(function) is None):
+        return f"{function} is not a function of its own on this kernel (absent or inlined)"
+    return None
 
 
 def object_path(typed: bool, nr_cpus: int) -> Path:
@@ -117,7 +132,8 @@ class Probes:
         self.layout = Btf.of_object(path)
         self.words = 1 if self.nr_cpus <= 64 else 8
         self.object = libbpf.Object(path)
-        by_hand = [f"flush_{made.tier}", f"domains_{made.tier}", "task_snapshot"]
+        self._kind = "tracepoint" if made.tier == "tracepoint" else "decision"
+        by_hand = [f"flush_{self._kind}", f"domains_{self._kind}", "task_snapshot"]
         self.object.select({*made.programs, *by_hand})
         for name, value in {**made.constants, "nr_cpus": self.nr_cpus}.items():
             offset, size = _variable(path, name)
@@ -154,7 +170,7 @@ class Probes:
         """Detach and write out the wakeups still open on each CPU."""
         self.object.detach()
         for cpu in online:
-            self.object.run_on(f"flush_{self.plan.tier}", cpu)
+            self.object.run_on(f"flush_{self._kind}", cpu)
 
     def stats(self) -> np.ndarray[Any, np.dtype[np.void]]:
         """The probes' own counters, one row per possible CPU: tried and lost per ring, waking, decisions, ..."""
@@ -164,7 +180,7 @@ class Probes:
 
     def domains(self, cpu: int) -> np.ndarray[Any, np.dtype[np.void]]:
         """Levels of a CPU's domain chain, lowest first, dtype of struct domain in records.h."""
-        self.object.run_on(f"domains_{self.plan.tier}", cpu)
+        self.object.run_on(f"domains_{self._kind}", cpu)
         dtype = self.layout.dtype("domain")
         fd = self.object.map_fd("domains")
         rows = np.concatenate([np.frombuffer(libbpf.lookup(fd, level, dtype.itemsize), dtype) for level in range(8)])

@@ -14,6 +14,7 @@ _COMPUTED = ("wakee_h_load", "waker_h_load", "llc_size", "outcome")
 # switches and the runqueues' counts.
 _TRACEPOINT_DERIVED = ("prev_cpu", "chosen_cpu", "ts_exit", "idle", "idle_exit")
 _TRACEPOINT_UNKNOWN = ("wake_flags", "sd_flag", "context", "sched_idle", "wakee_flips_exit")
+_TRACEPOINT_UNKNOWN += ("this_load_exit", "prev_load_exit", "this_nr_running_exit", "prev_nr_running_exit")
 _NUMA = ("wakee_preferred_nid", "waker_migrate_retry", "wakee_migrate_retry", "waker_scan_period", "wakee_scan_period")
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -28,6 +29,7 @@ from . import host
 from .domains import cpu_list, read_topology
 from .probes import Probes
 from .provenance import provenance
+from .stock import stock_reasons
 
 INTERVAL = 0.05  # seconds between drains: with 8 MiB a ring then holds 500,000 wakeups/s per CPU
 GRACE = 5.0  # seconds a command gets to end after SIGTERM
@@ -87,7 +89,7 @@ class Recording:
         return int(self.probes.stats()["lost"].sum())
 
 
-def ring_sizes(wakeup_mib: int, nr_cpus: int) -> dict[str, int]:
+def ring_sizes(wakeup_mib: int, nr_cpus: int, deep: bool) -> dict[str, int]:
     """Bytes of each ring per CPU, powers of two; the wakeup ring as asked, the others in proportion to their records.
 
     With no size asked (0): 8 MiB each, less where that would take over a sixteenth of memory.
@@ -98,7 +100,20 @@ def ring_sizes(wakeup_mib: int, nr_cpus: int) -> dict[str, int]:
         while wakeup_mib > 1 and wakeup_mib * 1.5 * MIB * nr_cpus > memory / 16:
             wakeup_mib //= 2
     size = 1 << (wakeup_mib * MIB - 1).bit_length()
-    return {"wakeup": size, "switch": max(size // 4, 1 << 16), "event": max(size // 8, 1 << 16)}
+    small = 1 << 16
+    sizes = {"wakeup": size, "switch": max(size // 4, small), "event": max(size // 8, small)}
+    return {**sizes, "consult": size} if deep else sizes
+
+
+def check_output(path: Path) -> None:
+    """Raise OutputError if a trace cannot be made at path, before anything is started for it."""
+    parent = path.parent
+    if path.exists() or path.is_symlink():
+        raise OutputError(f"{path} exists: choose another name with -o, or remove it")
+    if not parent.is_dir():
+        raise OutputError(f"{parent} is not a folder: make it, or choose another place with -o")
+    if not os.access(parent, os.W_OK):
+        raise OutputError(f"{parent} is not writable: choose another place with -o")
 
 
 def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str, BinaryIO]:
@@ -145,6 +160,8 @@ def initial_meta(probes: Probes, command: list[str] | None, sizes: dict[str, int
         "probes": made.programs,
         "refused": made.refused,
         "domain_flags": made.flags,
+        "not_stock": stock_reasons(),
+        "btf": made.members,
         "hz": int(host.config().get("CONFIG_HZ", 0)) or None,
         "schedstats": bool(made.constants["schedstats"]),
         "command": command,
@@ -202,10 +219,10 @@ def record(
 ) -> int:
     """Record until the command ends, the duration is over, or SIGINT/SIGTERM; returns the command's exit status.
 
-    The status is 128 + n if signal n ended the command, 0 without a command. The trace at path is complete on return.
+    The status is 128 + n if signal n ended the command, 0 without a command or if it was ended because its time was over. The trace at path is complete on return.
     Raises OutputError (existing or unwritable path, full disk; what was spooled is kept), CommandError, KernelError.
     """
-    sizes = ring_sizes(ring_mib, probes.nr_cpus)
+    sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.tier == "deep")
     probes.create_rings(sizes)
     meta = initial_meta(probes, command, sizes)
     recording = Recording(probes, path, meta, create_bundle(path, probes, meta))
@@ -217,13 +234,13 @@ def record(
             write_meta(path, meta)
             probes.attach()
             child = start_command(command) if command else None
-            _run(recording, child, duration, stop, on_progress)
+            timed_out = _run(recording, child, duration, stop, on_progress)
         except CommandError:
-            _discard(recording)
+            shutil.rmtree(path)
             raise
         finally:
             _close(recording, child)
-    status = _status(child)
+    status = _status(child, timed_out)
     meta["exit_status"] = status if command else None
     if recording.full:
         _keep(recording)
@@ -244,7 +261,8 @@ def _run(
     duration: float | None,
     stop: Stop,
     on_progress: Callable[[Progress], None],
-) -> None:
+) -> bool:
+    """Drain until the recording ends; whether that was because its time was over."""
     pidfd = os.pidfd_open(child.pid) if child else None
     watched: list[Any] = [stop] + ([pidfd] if pidfd is not None else [])
     begin = last = time.monotonic()
@@ -262,9 +280,9 @@ def _run(
                 last, since = now, 0
                 on_progress(progress)
             if ready or (recording.full and child is None):
-                return
+                return False
             if duration is not None and now - begin >= duration:
-                return
+                return True
     finally:
         if pidfd is not None:
             os.close(pidfd)
@@ -311,10 +329,12 @@ def end_command(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
-def _status(child: subprocess.Popen[bytes] | None) -> int:
+def _status(child: subprocess.Popen[bytes] | None, timed_out: bool) -> int:
     if child is None:
         return 0
     code = child.wait()
+    if timed_out and code in (-signal.SIGTERM, -signal.SIGKILL):
+        return 0  # we ended it, as asked
     return code if code >= 0 else 128 - code
 
 
@@ -324,14 +344,6 @@ def _keep(recording: Recording) -> None:
         write_meta(recording.path, recording.meta)
     except OSError:
         (recording.path / "meta.json.new").unlink(missing_ok=True)
-
-
-def _discard(recording: Recording) -> None:
-    """Remove a bundle in which nothing was recorded."""
-    for file in (*(recording.path / "raw").iterdir(), recording.path / "raw"):
-        file.rmdir() if file.is_dir() else file.unlink()
-    for file in (*recording.path.iterdir(), recording.path):
-        file.rmdir() if file.is_dir() else file.unlink()
 
 
 def _complete(path: Path) -> None:

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Wakee flips, their reconstruction over a whole trace, and the wide verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..schema import NEVER, Outcome
+from .compiled import compiled
+from .topo import Array
+from .wakeup import UNKNOWN, Doubt, Wakeup, either
+
+VALUES = ("waker_flips", "waker_decay_ts", "waker_last_wakee")
+COLUMNS = ("ts", "jiffies", "waker_pid", "waker_start", "waker_tag", "wakee_tag", "outcome", *VALUES)  # of check_flips
+
+
+@compiled
+def record_wakee(jiffies: int, hz: int, flips: int, decay_ts: int, last_wakee: int, wakee: int) -> tuple[int, int, int]:
+    """current's (wakee_flips, wakee_flip_decay_ts, last_wakee) after it woke wakee.
+
+    Flips are halved once if more than a second of jiffies has gone by since they last were, however long ago that is,
+    and rise by one if the wakee is another task than the last (unchanged from 4.2 to 7.3).
+    """
+    if np.int64(jiffies) - np.int64(decay_ts) - hz > 0:  # time_after()
+        flips = flips >> 1
+        decay_ts = jiffies
+    if last_wakee != wakee:
+        last_wakee = wakee
+        flips = (flips + 1) & 0xFFFFFFFF
+    return flips, decay_ts, last_wakee
+
+
+@compiled
+def wake_wide(w: Wakeup, master: int, slave: int) -> bool:
+    """Whether waker and wakee have too many partners for one LLC; master is current's flips, slave p's.
+
+    Symmetric since 63b0e9edceec (v4.3). The product is 32-bit and unsigned, as in the kernel.
+    """
+    if master == UNKNOWN or slave == UNKNOWN:
+        return either(w, Doubt.WIDE)
+    factor = w.factor
+    if master < slave:
+        master, slave = slave, master
+    return not (slave < factor or master < ((slave * factor) & 0xFFFFFFFF))
+
+
+# How the kernel's values at a waker's next record follow from those at its last.
+MATCHED, UNCHANGED, UNEXPLAINED, LOST = 0, 1, 2, 3
+
+
+@dataclass(frozen=True)
+class FlipCheck:
+    """record_wakee's rule against the kernel's values, from one record of a waker to its next."""
+
+    matched: int  # the rule gives the kernel's flips, decay stamp and last wakee
+    unchanged: int  # it does not, and the kernel left all three as they were: it never came to record_wakee
+    unexplained: int  # neither
+    lost: int  # not judged: records may have been lost between the two
+    rows: Array  # int64: rows of the later record of unexplained steps, at most 100
+
+
+def check_flips(wakeups: Array, hz: int, windows: Iterable[tuple[int, int]] = ()) -> FlipCheck:
+    """Rebuild every waker's flips from record to record and compare with what the kernel had.
+
+    wakeups: rows with at least COLUMNS, any order; windows: (start, end) in ns of loss on any CPU. A step starts from
+    the kernel's own values at the earlier record, so it resynchronises by itself. The rule applies to wakeups that came
+    to placement; the other outcomes must leave the values alone, except WAKELIST, which may do either where only
+    tracepoints were recorded.
+    """
+    known = np.flatnonzero(wakeups["waker_flips"] != NEVER)
+    keys = [wakeups[name][known] for name in ("ts", "waker_tag", "waker_pid", "waker_start")]
+    order = known[np.lexsort(keys)]
+    rows = np.empty(len(order), [(name, np.int64) for name in COLUMNS])
+    for name in COLUMNS:
+        rows[name] = wakeups[name][order]
+    verdicts = np.full(len(rows), -1, np.int8)
+    _chain(rows, hz, verdicts)
+    steps = np.flatnonzero(verdicts >= 0)
+    verdicts[steps[_within(rows["ts"][steps - 1], rows["ts"][steps], windows)]] = LOST
+    matched, unchanged, unexplained, lost = np.bincount(verdicts[steps], minlength=4).tolist()
+    return FlipCheck(matched, unchanged, unexplained, lost, order[verdicts == UNEXPLAINED][:100])
+
+
+def _within(start: Array, end: Array, windows: Iterable[tuple[int, int]]) -> Array:
+    """Which of the spans from start to end overlap a window, bool."""
+    windows = list(windows)
+    opened = np.sort(np.array([w[0] for w in windows], np.int64))
+    closed = np.sort(np.array([w[1] for w in windows], np.int64))
+    return np.searchsorted(opened, end, "left") > np.searchsorted(closed, start, "right")
+
+
+@compiled
+def _chain(rows: Array, hz: int, verdicts: Array) -> None:
+    """Judge each row against the one before it, if that is of the same waker."""
+    for i in range(1, len(rows)):
+        last, row = rows[i - 1], rows[i]
+        same_task = last["waker_pid"] == row["waker_pid"] and last["waker_start"] == row["waker_start"]
+        if not same_task or last["waker_tag"] != row["waker_tag"]:
+            continue
+        rule = record_wakee(
+            last["jiffies"],
+            hz,
+            last["waker_flips"],
+            last["waker_decay_ts"],
+            last["waker_last_wakee"],
+            last["wakee_tag"],
+        )
+        held = (last["waker_flips"], last["waker_decay_ts"], last["waker_last_wakee"])
+        kernel = (row["waker_flips"], row["waker_decay_ts"], row["waker_last_wakee"])
+        by_rule, unchanged = kernel == rule, kernel == held
+        placed = last["outcome"] == Outcome.PLACED
+        either_way = last["outcome"] == Outcome.WAKELIST
+        if (placed and by_rule) or (not placed and unchanged) or (either_way and by_rule):
+            verdicts[i] = MATCHED
+        elif placed and unchanged:
+            verdicts[i] = UNCHANGED
+        else:
+            verdicts[i] = UNEXPLAINED
