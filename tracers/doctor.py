@@ -47,15 +47,18 @@ def to_json(checks: list[Check]) -> dict[str, Any]:
 
 
 def privileges() -> Check:
-    """Whether this process may load probes."""
-    if os.geteuid() == 0:
-        return Check("privileges", OK, "root")
+    """Whether this process may load probes: by its capabilities, since root in a container may have none."""
     status = host.read("/proc/self/status") or ""
     line = next((row for row in status.splitlines() if row.startswith("CapEff:")), "CapEff: 0")
     held = int(line.split()[1], 16)
-    if held >> CAP_SYS_ADMIN & 1 or (held >> CAP_BPF & 1 and held >> CAP_PERFMON & 1):
-        return Check("privileges", OK, "CAP_BPF and CAP_PERFMON (or CAP_SYS_ADMIN)")
-    return Check("privileges", BAD, "neither root nor CAP_BPF + CAP_PERFMON", "record as root: sudo wakescope record …")
+    if held >> CAP_SYS_ADMIN & 1:
+        return Check("privileges", OK, "CAP_SYS_ADMIN")
+    if held >> CAP_BPF & 1 and held >> CAP_PERFMON & 1:
+        return Check("privileges", OK, "CAP_BPF and CAP_PERFMON")
+    found = "neither CAP_SYS_ADMIN nor CAP_BPF with CAP_PERFMON"
+    if os.geteuid() == 0:
+        return Check("privileges", BAD, found, "this root is confined: leave the container, or give it CAP_SYS_ADMIN")
+    return Check("privileges", BAD, found, "record as root: sudo wakescope record …")
 
 
 def _lockdown() -> Check:

@@ -138,8 +138,8 @@ def fail(what: str, code: int) -> KernelError | PrivilegeError:
     code = abs(code) or ctypes.get_errno()
     said = next((m for m in reversed(messages) if "failed" in m or "error" in m), "")
     reason = os.strerror(code) if code else "unknown error"
-    if code in (errno.EPERM, errno.EACCES) and os.geteuid():
-        return PrivilegeError(f"cannot {what}: {reason}; run as root")
+    if code == errno.EPERM:
+        return PrivilegeError(f"cannot {what}: {reason}; run as root, with CAP_BPF and CAP_PERFMON at least")
     return KernelError(f"cannot {what}: {reason}" + (f" ({said.splitlines()[0]})" if said else ""))
 
 
