@@ -31,7 +31,7 @@ $(OBJECTS): tracers/probes.bpf.c $(wildcard tracers/*.h) $(VENV)/.packages
 	clang $(BPF_FLAGS) -DWORDS=$(WORDS) -c $< -o $@.new && mv $@.new $@
 
 demo: setup
-	@$(BIN)/python demo.py
+	@sh demo.sh
 
 test: setup check
 	$(BIN)/python -m pytest

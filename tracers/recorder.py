@@ -232,6 +232,7 @@ def record(
         try:
             meta["start_ts"] = time.monotonic_ns()
             meta["start_time"] = time.time()
+            meta["recorder_cpu_s"] = time.process_time()
             write_meta(path, meta)
             probes.attach()
             child = start_command(command) if command else None
@@ -315,7 +316,10 @@ def _close(recording: Recording, child: subprocess.Popen[bytes] | None) -> None:
     ]
     counters = ("waking", "decisions", "idle_checked", "idle_mismatch")
     meta["counters"] = {name: int(stats[name].sum()) for name in counters}
-    meta["recursion_misses"] = {p: int(probes.object.info(p).recursion_misses) for p in probes.plan.programs}
+    infos = {program: probes.object.info(program) for program in probes.plan.programs}
+    meta["recursion_misses"] = {program: int(info.recursion_misses) for program, info in infos.items()}
+    meta["run_time"] = {p: [int(i.run_cnt), int(i.run_time_ns)] for p, i in infos.items() if i.run_cnt}
+    meta["recorder_cpu_s"] = time.process_time() - meta["recorder_cpu_s"]
     meta["vmstat"]["after"] = host.vmstat()
 
 
