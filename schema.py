@@ -252,4 +252,4 @@ TABLES: dict[str, tuple[Column, ...]] = {
 def dtype(table: str, words: int = 1) -> np.dtype[np.void]:
     """The packed structured dtype of a table, with masks of shape (words,)."""
     fields = [(c.name, "<u8", (words,)) if c.dtype == MASK else (c.name, c.dtype) for c in TABLES[table]]
-    return np.dtype(fields)  # type: ignore[arg-type]
+    return np.dtype(fields)

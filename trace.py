@@ -93,7 +93,8 @@ class Trace:
         self.require(table)
         if columns is None:
             columns = [c.name for c in schema.TABLES[table] if c.dtype != schema.MASK]
-        return self._read(table, columns).to_pandas()
+        frame: pd.DataFrame = self._read(table, columns).to_pandas()
+        return frame
 
     @cached_property
     def span(self) -> tuple[int, int]:
@@ -171,7 +172,7 @@ def write_json(path: Path, data: Any) -> None:
 
 def layout_to_json(dtype: np.dtype[np.void]) -> dict[str, Any]:
     """A structured dtype as plain data: names, formats, offsets, itemsize."""
-    fields = dtype.fields or {}
+    fields: dict[str, Any] = dict(dtype.fields or {})
     formats = [[f[0].base.str, list(f[0].shape)] for f in fields.values()]
     return {
         "names": list(fields),
@@ -184,7 +185,8 @@ def layout_to_json(dtype: np.dtype[np.void]) -> dict[str, Any]:
 def layout_from_json(data: dict[str, Any]) -> np.dtype[np.void]:
     """The dtype layout_to_json described."""
     formats = [(base, tuple(shape)) for base, shape in data["formats"]]
-    return np.dtype({**data, "formats": formats})
+    names, offsets, itemsize = data["names"], data["offsets"], data["itemsize"]
+    return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": itemsize})
 
 
 def finish(path: Path, progress: Callable[[str, int], None] | None = None) -> dict[str, int]:

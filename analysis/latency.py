@@ -35,8 +35,8 @@ class Wait(IntEnum):
 def df_waits(trace: Trace) -> pd.DataFrame:
     """Waits from wakeup to run, one row each, in time order. Needs tables wakeups, switches and tasks.
 
-    Columns: row: row of df_wakeups; wait (ns; so far, if censored); state: Wait; run_cpu: where it ran (-1 if it did
-    not); moved: Distance of the decision; sibling: Sibling.
+    Columns: row: row of df_wakeups; wait (ns; so far, if censored); state: Wait; run: row of switches in which it ran,
+    run_cpu: where (both -1 if it did not); moved: Distance of the decision; sibling: Sibling.
     """
     trace.require("wakeups", "switches", "tasks")
     wakeups, switched = df_wakeups(trace), switches(trace)
@@ -55,6 +55,7 @@ def df_waits(trace: Trace) -> pd.DataFrame:
             "row": row,
             "wait": np.maximum(end - begin, 0),
             "state": state,
+            "run": run,
             "run_cpu": np.append(switched["cpu"].to_numpy().astype(np.int16), np.int16(-1))[run],
             "moved": wakeups["moved"].to_numpy()[row],
             "sibling": sibling_states(trace)[row],

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..trace import Trace
-from . import flips, latency, loss, placement
+from . import affine, balance, bounces, fights, flips, graph, latency, loss, numa, placement, runqueue, stacking, wide
 from .placement import Paths
 
 
@@ -101,10 +101,10 @@ def placement_section(view: View) -> Section:
 
 
 def flips_section(view: View) -> Section:
-    """Flips per waker and over time, and whether the rule explains them."""
+    """Flips per waker and over time, whether the rule explains them, wake_wide() and who wakes whom."""
     check = flips.df_flip_check(view.trace, view.task)
     flippers = flips.df_flippers(view.trace, view.task)
-    over_time = flips.df_flips_over_time(view.trace, task=view.task)
+    pairs = wide.df_wide(view.trace, view.task)
     counts, shares = check.set_index("check")["wakeups"], check.set_index("check")["share"]
     findings = []
     if counts["unexplained"]:
@@ -118,25 +118,71 @@ def flips_section(view: View) -> Section:
     if len(flippers):
         top = flippers.iloc[0]
         findings.append(Finding(0.03, f"The highest wakee_flips is {top['highest']:,}, of {top['task']}"))
+    total = max(1, int(pairs["decisions"].sum()))
+    if pairs["wide"].sum():
+        text = f"wake_wide() keeps {pairs['wide'].sum() / total:.1%} of placed wakeups from their waker"
+        findings.append(Finding(0.2 + 0.3 * float(pairs["wide"].sum()) / total, text))
+    if pairs["changed"].sum():
+        text = (
+            f"With the LLC counted in cores wake_wide() would answer otherwise in {pairs['changed'].sum() / total:.1%}"
+        )
+        findings.append(Finding(0.2 + 0.5 * float(pairs["changed"].sum()) / total, text))
     return Section(
         "flips",
         "Wakee flips",
         [
             Table("check", "Flips by rule against the kernel's", check),
             Table("tasks", "Wakers by highest flips", flippers),
-            Table("over_time", "Flips over time", over_time),
+            Table("over_time", "Flips over time", flips.df_flips_over_time(view.trace, task=view.task)),
+            Table("wide", "wake_wide() by pair", pairs),
+            Table("components", "Who wakes whom, as a graph", graph.df_components(view.trace, view.task)),
+        ],
+        findings,
+    )
+
+
+def affine_section(view: View) -> Section:
+    """wake_affine()'s verdicts, pulls, bounces and stacking."""
+    verdicts = affine.df_affine_verdicts(view.trace, view.task)
+    pulls = affine.df_pulls(view.trace, view.task)
+    by_task = bounces.df_bounces(view.trace, "task", view.task)
+    stacked = stacking.df_stacking(view.trace, view.task)
+    pairs = stacking.df_stacking_pairs(view.trace, view.task)
+    share = stacked.set_index("stacking")["share"].reindex(["llc", "machine"], fill_value=0)
+    findings = []
+    if share["llc"] > 0:
+        text = f"{share['llc']:.1%} of decisions went to a busy CPU while an allowed one of the same LLC was idle"
+        findings.append(Finding(0.1 + 0.8 * float(share["llc"]), text))
+    if pairs["sync_awake"].sum():
+        text = f"{pairs['sync_awake'].sum():,} sync wakeups onto the waker's CPU found a waker that did not go to sleep"
+        findings.append(Finding(0.1 + 0.5 * float(pairs["sync_awake"].sum() / pairs["decisions"].sum()), text))
+    if len(by_task) and by_task["bounces"][0] >= 10:
+        top = by_task.iloc[0]
+        text = f"{top['task']} bounced {top['bounces']:,} times in {top['decisions']:,} decisions"
+        findings.append(Finding(0.1 + 0.4 * float(top["bounce_share"]), text))
+    return Section(
+        "affine",
+        "Affine migrations",
+        [
+            Table("verdicts", "wake_affine() by verdict and distance from prev_cpu to the waker", verdicts),
+            Table("pulls", "Pulls towards the waker", pulls),
+            Table("bounces", "Bounces by task", by_task),
+            Table("pair_bounces", "Bounces by pair", bounces.df_bounces(view.trace, "pair", view.task)),
+            Table("stacking", "What the chosen CPU was doing, waits in us", stacked),
+            Table("stacking_pairs", "Stacking by pair, dearest first, waits in us", pairs),
         ],
         findings,
     )
 
 
 def latency_section(view: View) -> Section:
-    """Waits from wakeup to run by distance, sibling and path."""
+    """Waits from wakeup to run by distance, sibling and path, and each task's time."""
     tables = [Table("all", "Wakeup to run, us", latency.df_latency(view.trace, task=view.task))]
     for by, title in (("moved", "by distance moved"), ("sibling", "by sibling thread"), ("path", "by path")):
         data = latency.df_latency(view.trace, by, view.paths, view.task)
         tables.append(Table(f"by_{by}", f"Wakeup to run {title}, us", data))
     every, moved = tables[0].data.iloc[0], tables[1].data
+    tables.append(Table("runqueue", "Where the time went", runqueue.df_runqueue(view.trace, view.task)))
     findings = []
     if every["waits"]:
         text = f"Wakeup to run: p50 {every['p50']:.1f} us, p99 {every['p99']:.1f} us, longest {every['max']:,.1f} us"
@@ -158,9 +204,65 @@ def latency_section(view: View) -> Section:
     return Section("latency", "Wakeup latency", tables, findings)
 
 
+def numa_section(view: View) -> Section:
+    """Automatic NUMA balancing, and its fights with wake_affine()."""
+    retries = numa.df_retries(view.trace, view.task)
+    fought = fights.df_fights(view.trace, task=view.task)
+    findings = []
+    if len(fought):
+        text = f"{len(fought):,} times a wakeup pulled a task to another node and balancing took it back within 1 s"
+        findings.append(Finding(0.5 + 0.4 * min(1, len(fought) / 100), text))
+    if retries["attempts"].sum():
+        text = f"NUMA balancing tried {retries['attempts'].sum():,} times to move a task, and moved or swapped "
+        text += f"{(retries['move'] + retries['swap']).sum():,}"
+        findings.append(Finding(0.12, text))
+    if retries["off_rule"].sum():
+        text = f"{retries['off_rule'].sum():,} NUMA retry deadlines do not follow the rule: capture or kernel differs"
+        findings.append(Finding(0.95, text))
+    return Section(
+        "numa",
+        "NUMA balancing",
+        [
+            Table("retries", "Attempts to reach the preferred node", retries),
+            Table("events", "Events by node", numa.df_numa_events(view.trace, view.task)),
+            Table("preferred", "Changes of preferred node", numa.df_preferred(view.trace, view.task)),
+            Table("fights", "Cross-node pulls that balancing undid", fought),
+            Table(
+                "delay_retry",
+                "What backing off after such pulls would have suppressed",
+                fights.df_delay_retry(view.trace, view.task),
+            ),
+            Table("vmstat", "The machine's counters", numa.df_vmstat(view.trace)),
+        ],
+        findings,
+    )
+
+
+def balance_section(view: View) -> Section:
+    """Migrations by mover, and those that undid a wakeup's choice."""
+    migrations = balance.df_migrations(view.trace, view.task)
+    undone = balance.df_undone_counts(view.trace, task=view.task)
+    findings = []
+    if undone["share"].sum() > 0.001:
+        text = f"{undone['share'].sum():.1%} of decisions were undone by a migration within {balance.WITHIN_MS:g} ms"
+        findings.append(Finding(0.1 + 0.8 * float(undone["share"].sum()), text))
+    return Section(
+        "balance",
+        "Load balancer",
+        [
+            Table("migrations", "Migrations by mover and distance", migrations),
+            Table("undone", "Migrations that undid a wakeup's choice", undone),
+        ],
+        findings,
+    )
+
+
 SECTIONS: dict[str, Callable[[View], Section]] = {
     "placement": placement_section,
     "flips": flips_section,
+    "affine": affine_section,
     "latency": latency_section,
+    "numa": numa_section,
+    "balance": balance_section,
     "loss": loss_section,
 }

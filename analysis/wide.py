@@ -54,7 +54,7 @@ def df_verdicts(trace: Trace) -> pd.DataFrame:
         rows["llc_size"].to_numpy(),
     )
     master, slave = np.maximum(waker, wakee).astype(np.float32), np.minimum(waker, wakee).astype(np.float32)
-    margin = np.minimum(slave / factor, master / np.maximum(slave * factor, 1))
+    margin = np.minimum(slave / np.maximum(factor, 1), master / np.maximum(slave * factor, 1))
     return pd.DataFrame(
         {
             "row": row,

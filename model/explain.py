@@ -5,15 +5,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
+from ..errors import TraceError, UsageError
+from ..schema import Outcome
 from ..topology import Topology
+from ..trace import Trace
 from .affine import Affine
 from .compiled import plain
 from .flips import record_wakee
 from .idle import Path
+from .kernels import policy_for
 from .policy import Policy, Scan
 from .replay import RESULT, Certainty, decide
 from .select import select_task_rq_fair
@@ -224,3 +229,37 @@ def explain(row: Row, topology: Topology, policy: Policy, hz: int) -> tuple[list
     """
     explanation = Explanation(row, topology, policy, hz)
     return explanation.reasons(), explanation.verdict()
+
+
+def explain_wakeup(trace: Trace, number: int) -> tuple[list[Reason], str]:
+    """explain() for a row of a trace's wakeups table, under its own kernel's policy.
+
+    Raises TraceError if there is no such row, or it never came to placement; KernelError if the kernel is not modelled.
+    """
+    rows = trace.rows("wakeups")
+    if not 0 <= number < rows:
+        raise TraceError(f"{trace.path} has no wakeup {number}: its {rows:,} are numbered from 0")
+    row = trace.array("wakeups")[number]
+    if row["outcome"] != Outcome.PLACED:
+        raise TraceError(f"wakeup {number} never came to placement: {Outcome(row['outcome']).name.lower()}")
+    return explain(row, trace.topology, policy_for(trace.meta).policy, trace.meta.get("hz") or 250)
+
+
+def find_wakeup(trace: Trace, task: str | None, at: float | None) -> int:
+    """Number of the first placed wakeup of a task (a pid or a pattern of names) from a moment on, seconds in the trace.
+
+    Raises UsageError if neither is given, TraceError if there is none.
+    """
+    if task is None and at is None:
+        raise UsageError("say which wakeup: --wakeup N, or --task NAME, or --at SECONDS, or the last two together")
+    rows = trace.array("wakeups", ["ts", "wakee_pid", "outcome"])
+    fits = (rows["outcome"] == Outcome.PLACED) & (rows["ts"] >= trace.span[0] + round((at or 0) * 1e9))
+    if task is not None:
+        tasks = trace.df("tasks", ["pid", "comm"])
+        named = tasks["comm"].map(lambda comm: fnmatchcase(comm, task))
+        pids = {int(task)} if task.isdigit() else set(tasks["pid"][named])
+        fits &= np.isin(rows["wakee_pid"], list(pids))
+    found = np.flatnonzero(fits)
+    if not len(found):
+        raise TraceError(f"{trace.path} has no placed wakeup of {task or 'any task'} from {at or 0} s on")
+    return int(found[0])

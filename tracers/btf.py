@@ -32,7 +32,7 @@ _ALIASES = (TYPEDEF, VOLATILE, CONST, RESTRICT, TYPE_TAG)
 
 @dataclass(frozen=True)
 class Type:
-    """One BTF type: its name, kind, member count, kind_flag, size (or the id it refers to) and where its members are."""
+    """One BTF type: name, kind, member count, kind_flag, size (or the id it refers to), where its members are."""
 
     name: str
     kind: int

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from ..topology import Cpu, Domain, Topology
+from .btf import Btf
 from .host import read
-from .probes import Probes
+from .probes import Probes, plan
 
 SYSFS = Path("/sys/devices/system")
 
@@ -51,7 +52,15 @@ def read_topology(probes: Probes) -> Topology:
             )
         )
     distances = {str(n): [int(d) for d in (read(SYSFS / f"node/node{n}/distance") or "10").split()] for n in nodes}
-    return Topology(cpus, domains, distances, smt_active=read(SYSFS / "cpu/smt/active") == "1")
+    smt_active = read(SYSFS / "cpu/smt/active") == "1"
+    order = sorted(probes.plan.flags, key=lambda name: probes.plan.flags[name])
+    return Topology(cpus, domains, distances, smt_active, order)
+
+
+def this_machine() -> Topology:
+    """The Topology of the running machine; loads the probes for a moment. Raises KernelError or PrivilegeError."""
+    with Probes(plan(Btf.kernel())) as probes:
+        return read_topology(probes)
 
 
 def _nodes() -> dict[int, list[int]]:

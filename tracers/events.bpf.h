@@ -38,7 +38,7 @@ int BPF_PROG(migrate_task, struct task_struct *p, int dest_cpu)
 	if (slot && slot->task == (__u64)p) {
 		if (!decision_tier || slot->w.chosen_cpu == dest_cpu || !slot->decided) {
 			slot->w.chosen_cpu = dest_cpu;
-			if (!decision_tier && slot->w.outcome == OUTCOME_QUEUED)
+			if (!decision_tier && on_rq(&slot->w))
 				slot->w.outcome = OUTCOME_PLACED;
 			return 0;
 		}

@@ -52,7 +52,7 @@ def config() -> dict[str, str]:
 @cache
 def symbols() -> dict[str, int]:
     """Addresses by name of the kernel's own symbols (not modules'); all zero without CAP_SYSLOG."""
-    found = {}
+    found: dict[str, int] = {}
     for line in (read("/proc/kallsyms") or "").splitlines():
         if not line.endswith("]"):
             address, _, name = line.split(" ", 2)

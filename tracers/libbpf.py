@@ -25,7 +25,7 @@ _PRINTER = ctypes.CFUNCTYPE(c_int, c_int, c_char_p, c_void_p)
 class TestRunOpts(ctypes.Structure):
     """struct bpf_test_run_opts, as libbpf 1.0 has it (sz tells libbpf how much we know)."""
 
-    _fields_ = [  # noqa: RUF012 - ctypes wants a plain list
+    _fields_ = [
         ("sz", c_size_t),
         ("data_in", c_void_p),
         ("data_out", c_void_p),
@@ -47,7 +47,7 @@ class TestRunOpts(ctypes.Structure):
 class ProgInfo(ctypes.Structure):
     """struct bpf_prog_info up to recursion_misses (5.12); older kernels leave the tail zero."""
 
-    _fields_ = [  # noqa: RUF012
+    _fields_ = [
         ("type", c_uint32),
         ("id", c_uint32),
         ("tag", ctypes.c_uint8 * 8),
@@ -124,7 +124,7 @@ def lib() -> ctypes.CDLL:
     return library
 
 
-@_PRINTER
+@_PRINTER  # type: ignore[untyped-decorator]
 def _printer(level: int, form: bytes, arguments: int) -> int:
     if level <= 1:  # LIBBPF_WARN, LIBBPF_INFO
         buffer = ctypes.create_string_buffer(1 << 22)
@@ -138,8 +138,8 @@ def fail(what: str, code: int) -> KernelError | PrivilegeError:
     code = abs(code) or ctypes.get_errno()
     said = next((m for m in reversed(messages) if "failed" in m or "error" in m), "")
     reason = os.strerror(code) if code else "unknown error"
-    if code in (errno.EPERM, errno.EACCES) and os.geteuid():
-        return PrivilegeError(f"cannot {what}: {reason}; run as root")
+    if code == errno.EPERM:
+        return PrivilegeError(f"cannot {what}: {reason}; run as root, with CAP_BPF and CAP_PERFMON at least")
     return KernelError(f"cannot {what}: {reason}" + (f" ({said.splitlines()[0]})" if said else ""))
 
 

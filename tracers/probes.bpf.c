@@ -315,6 +315,12 @@ static __always_inline enum outcome expect(struct task_struct *cur, struct task_
 	return decision_tier ? OUTCOME_WAKELIST : OUTCOME_PLACED;
 }
 
+/* Whether p was seen on a runqueue, which only try_to_wake_up()'s second look, under the lock, makes certain. */
+static __always_inline bool on_rq(const struct wakeup *w)
+{
+	return w->outcome == OUTCOME_QUEUED || w->outcome == OUTCOME_DELAYED;
+}
+
 /* Writes out a wakeup whose decision will not be seen to return; cur is still the waker. */
 static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 {
@@ -329,9 +335,9 @@ static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 	w->waker_flips_exit = GET(cur, wakee_flips);
 	w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);
 	w->waker_last_wakee_exit = tag(st, GET(cur, last_wakee));
-	/* seen on a runqueue, yet record_wakee() ran: it was dequeued in between, and placed */
-	if (!decision_tier && w->outcome == OUTCOME_QUEUED && w->waker_last_wakee_exit == w->wakee_tag &&
-	    w->waker_last_wakee != w->wakee_tag)
+	/* record_wakee() ran: p was dequeued after it was seen on a runqueue, and placed */
+	if (!decision_tier && on_rq(w) &&
+	    (w->waker_last_wakee_exit != w->waker_last_wakee || w->waker_decay_ts_exit != w->waker_decay_ts))
 		w->outcome = OUTCOME_PLACED;
 	emit(&wakeup_rings, RING_WAKEUP, w, sizeof(*w));
 }

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
 
 from ..errors import KernelError
+from ..model.kernels import NEEDS
 from ..trace import RINGS
 from . import host, libbpf
 from .btf import ENUM, VAR, Btf
@@ -41,6 +43,9 @@ TRACEPOINTS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa",
 FUNCTIONS = {"numa_fault": "task_numa_fault", "available_idle": "available_idle_cpu", "idle": "idle_cpu"}
 FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
 
+# Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
+MEMBERS = sorted(NEEDS.values())
+
 
 @dataclass
 class Plan:
@@ -52,6 +57,7 @@ class Plan:
     programs: list[str]
     flags: dict[str, int]
     numa: bool = True  # whether tasks have NUMA balancing fields
+    members: dict[str, bool] = field(default_factory=dict)  # "struct.member": whether this kernel has it
     refused: dict[str, str] = field(default_factory=dict)
 
 
@@ -93,7 +99,8 @@ def plan(btf: Btf, wanted: str | None = None) -> Plan:
             programs.remove(program)
             refused[program] = reason
     numa = btf.member_offset("task_struct", "numa_migrate_retry") is not None
-    return Plan(tier, typed, constants, programs, flags, numa, refused)
+    members = {name: btf.member_offset(*name.split(".")) is not None for name in MEMBERS}
+    return Plan(tier, typed, constants, programs, flags, numa, members, refused)
 
 
 def _missing(btf: Btf, symbols: dict[str, int], program: str) -> str | None:
@@ -193,7 +200,8 @@ def _variable(path: Path, name: str) -> tuple[int, int]:
     """Offset in .rodata and size of a constant of the object."""
     with path.open("rb") as file:
         elf = ELFFile(file)
-        found = elf.get_section_by_name(".symtab").get_symbol_by_name(name)
+        table = elf.get_section_by_name(".symtab")
+        found = table.get_symbol_by_name(name) if isinstance(table, SymbolTableSection) else None
         if not found:
             raise KernelError(f"{path.name} has no constant {name}: it belongs to another wakescope")
         return int(found[0]["st_value"]), int(found[0]["st_size"])

@@ -9,12 +9,14 @@ from .probes import Plan
 MEASURED, DERIVED, UNKNOWN = "measured", "derived", "unknown"
 
 # Computed by the probe from fields it read, as the kernel itself would.
-_COMPUTED = ("wakee_h_load", "waker_h_load", "llc_size", "outcome")
+_COMPUTED: tuple[str, ...] = ("wakee_h_load", "waker_h_load", "llc_size", "outcome")
 # Tier tracepoint: chosen_cpu comes from the migration, prev_cpu is p.wake_cpu at sched_waking, idle words come from
 # switches and the runqueues' counts.
 _TRACEPOINT_DERIVED = ("prev_cpu", "chosen_cpu", "ts_exit", "idle", "idle_exit")
-_TRACEPOINT_UNKNOWN = ("wake_flags", "sd_flag", "context", "sched_idle", "wakee_flips_exit")
-_TRACEPOINT_UNKNOWN += ("this_load_exit", "prev_load_exit", "this_nr_running_exit", "prev_nr_running_exit")
+_TRACEPOINT_UNKNOWN = (
+    *("wake_flags", "sd_flag", "context", "sched_idle", "wakee_flips_exit"),
+    *("this_load_exit", "prev_load_exit", "this_nr_running_exit", "prev_nr_running_exit"),
+)
 _NUMA = ("wakee_preferred_nid", "waker_migrate_retry", "wakee_migrate_retry", "waker_scan_period", "wakee_scan_period")
 
 

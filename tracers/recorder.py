@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -28,6 +29,7 @@ from . import host
 from .domains import cpu_list, read_topology
 from .probes import Probes
 from .provenance import provenance
+from .stock import stock_reasons
 
 INTERVAL = 0.05  # seconds between drains: with 8 MiB a ring then holds 500,000 wakeups/s per CPU
 GRACE = 5.0  # seconds a command gets to end after SIGTERM
@@ -72,7 +74,7 @@ class Recording:
     def _write(self, kind: str, data: np.ndarray[Any, Any]) -> bool:
         if self.full:
             return False
-        view = memoryview(data)
+        view = data.data
         try:
             while view:
                 view = view[self.spools[kind].write(view) :]
@@ -103,6 +105,17 @@ def ring_sizes(wakeup_mib: int, nr_cpus: int, deep: bool) -> dict[str, int]:
     return {**sizes, "consult": size} if deep else sizes
 
 
+def check_output(path: Path) -> None:
+    """Raise OutputError if a trace cannot be made at path, before anything is started for it."""
+    parent = path.parent
+    if path.exists() or path.is_symlink():
+        raise OutputError(f"{path} exists: choose another name with -o, or remove it")
+    if not parent.is_dir():
+        raise OutputError(f"{parent} is not a folder: make it, or choose another place with -o")
+    if not os.access(parent, os.W_OK):
+        raise OutputError(f"{parent} is not writable: choose another place with -o")
+
+
 def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str, BinaryIO]:
     """Make the bundle with raw/ spools and everything recover needs. Raises OutputError."""
     try:
@@ -123,7 +136,7 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
 
 def _spooled(dtype: np.dtype[np.void], stride: int) -> np.dtype[np.void]:
     """A record's dtype as it lies in a spool: behind the ring's 8-byte header."""
-    fields = dtype.fields or {}
+    fields: dict[str, Any] = dict(dtype.fields or {})
     return np.dtype(
         {
             "names": list(fields),
@@ -147,6 +160,8 @@ def initial_meta(probes: Probes, command: list[str] | None, sizes: dict[str, int
         "probes": made.programs,
         "refused": made.refused,
         "domain_flags": made.flags,
+        "not_stock": stock_reasons(),
+        "btf": made.members,
         "hz": int(host.config().get("CONFIG_HZ", 0)) or None,
         "schedstats": bool(made.constants["schedstats"]),
         "command": command,
@@ -204,7 +219,8 @@ def record(
 ) -> int:
     """Record until the command ends, the duration is over, or SIGINT/SIGTERM; returns the command's exit status.
 
-    The status is 128 + n if signal n ended the command, 0 without a command. The trace at path is complete on return.
+    The status is 128 + n if signal n ended the command; 0 without a command, or if the duration ended it. The trace
+    at path is complete on return.
     Raises OutputError (existing or unwritable path, full disk; what was spooled is kept), CommandError, KernelError.
     """
     sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.tier == "deep")
@@ -219,13 +235,13 @@ def record(
             write_meta(path, meta)
             probes.attach()
             child = start_command(command) if command else None
-            _run(recording, child, duration, stop, on_progress)
+            timed_out = _run(recording, child, duration, stop, on_progress)
         except CommandError:
-            _discard(recording)
+            shutil.rmtree(path)
             raise
         finally:
             _close(recording, child)
-    status = _status(child)
+    status = _status(child, timed_out)
     meta["exit_status"] = status if command else None
     if recording.full:
         _keep(recording)
@@ -246,7 +262,8 @@ def _run(
     duration: float | None,
     stop: Stop,
     on_progress: Callable[[Progress], None],
-) -> None:
+) -> bool:
+    """Drain until the recording ends; whether that was because its time was over."""
     pidfd = os.pidfd_open(child.pid) if child else None
     watched: list[Any] = [stop] + ([pidfd] if pidfd is not None else [])
     begin = last = time.monotonic()
@@ -264,9 +281,9 @@ def _run(
                 last, since = now, 0
                 on_progress(progress)
             if ready or (recording.full and child is None):
-                return
+                return False
             if duration is not None and now - begin >= duration:
-                return
+                return True
     finally:
         if pidfd is not None:
             os.close(pidfd)
@@ -313,10 +330,12 @@ def end_command(child: subprocess.Popen[bytes]) -> None:
             child.wait()
 
 
-def _status(child: subprocess.Popen[bytes] | None) -> int:
+def _status(child: subprocess.Popen[bytes] | None, timed_out: bool) -> int:
     if child is None:
         return 0
     code = child.wait()
+    if timed_out and code in (-signal.SIGTERM, -signal.SIGKILL):
+        return 0  # we ended it, as asked
     return code if code >= 0 else 128 - code
 
 
@@ -326,14 +345,6 @@ def _keep(recording: Recording) -> None:
         write_meta(recording.path, recording.meta)
     except OSError:
         (recording.path / "meta.json.new").unlink(missing_ok=True)
-
-
-def _discard(recording: Recording) -> None:
-    """Remove a bundle in which nothing was recorded."""
-    for file in (*(recording.path / "raw").iterdir(), recording.path / "raw"):
-        file.rmdir() if file.is_dir() else file.unlink()
-    for file in (*recording.path.iterdir(), recording.path):
-        file.rmdir() if file.is_dir() else file.unlink()
 
 
 def _complete(path: Path) -> None:
