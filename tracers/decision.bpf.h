@@ -60,16 +60,16 @@ static __always_inline __u32 preempt_count(void)
 }
 #endif
 
-/* Bits of preempt_count: softirq 8-15 (serving: bit 8), hardirq 16-19, nmi 20-23; bit 31 is x86's need-resched. */
+/* Bits of preempt_count: softirq 8-15 (serving: bit 8), then 4 of hardirq and up to 4 of nmi; 31 is x86's need-resched. */
 static __always_inline enum context context(void)
 {
 	__u32 count = preempt_count();
 
 	if (count == UNKNOWN)
 		return CONTEXT_UNKNOWN;
-	if (count & 0xf00000)
+	if (count >> hardirq_shift & 0x70)
 		return CONTEXT_NMI;
-	if (count & 0x0f0000)
+	if (count >> hardirq_shift & 0x0f)
 		return CONTEXT_HARDIRQ;
 	return count & 0x100 ? CONTEXT_SOFTIRQ : CONTEXT_TASK;
 }

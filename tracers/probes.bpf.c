@@ -38,6 +38,7 @@ const volatile __u32 sd_share_llc = 0; /* the kernel's SD_SHARE_LLC (SD_SHARE_PK
 const volatile bool select_has_sd_flag = false; /* select_task_rq_fair(p, prev_cpu, sd_flag, wake_flags), up to 5.12 */
 const volatile bool switch_has_state = false; /* sched_switch passes prev_state, from 5.18 */
 const volatile bool decision_tier = false;
+const volatile __u32 hardirq_shift = 16; /* of preempt_count: 24 from 7.3 on, where HARDIRQ_DISABLE lies below */
 const volatile bool schedstats = false;
 
 enum ring { RING_WAKEUP, RING_SWITCH, RING_EVENT, RING_CONSULT, NR_RINGS };
