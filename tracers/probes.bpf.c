@@ -234,6 +234,10 @@ static __always_inline void fill_tasks(struct wakeup *w, struct stats *st, struc
 	w->affine_attempts = w->affine_moves = -1;
 	w->this_load_exit = w->prev_load_exit = UNKNOWN64;
 	w->this_nr_running_exit = w->prev_nr_running_exit = UNKNOWN;
+	w->this_nr_idle_scan_exit = w->prev_nr_idle_scan_exit = -1;
+	w->this_has_idle_cores_exit = w->prev_has_idle_cores_exit = -1;
+	for (int i = 0; i < WORDS; i++)
+		w->sched_idle_exit[i] = 0;
 	if (bpf_core_field_exists(p->numa_migrate_retry)) {
 		w->wakee_preferred_nid = GET(p, numa_preferred_nid);
 		w->waker_migrate_retry = GET(cur, numa_migrate_retry);
