@@ -81,16 +81,16 @@ class Validation:
     def to_json(self) -> dict[str, Any]:
         """One object of JSON values.
 
-        kernel, release: uname -r's stable release and what features were taken from; policy: feature -> number;
-        unseen: [text] of what could not be seen of the kernel. decisions, exact, raced, undecidable: counts;
-        agree_all, agree_exact: fractions, null of none; impossible: decisions whose CPU no value of the missed facts
-        gives; clean_share: fraction of the span without loss. by_certainty, by_path (undecidable ones under
-        UNDECIDABLE), by_distance (how far the kernel moved the wakee from prev), affine (attempts, moves: the model's
-        wake_affine verdict against the schedstat counters, of exact decisions): name -> {decisions, agree, share, low, high}, the bounds
-        being Wilson's at 95 %. doubts: fact missed -> undecidable decisions that missed it. not_placed: outcome ->
-        wakeups that never came to placement, or whose placement is not modelled. flips: {matched, unchanged,
-        unexplained, lost}. disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu, inputs: {column: value}},
-        the certain and the farthest first.
+        release: the stable release the features were taken from; policy: feature -> number; unseen: [text] of what
+        could not be seen of the kernel. decisions, exact, raced, undecidable: counts; agree_all, agree_exact:
+        fractions, null of none; impossible: decisions whose CPU no value of the missed facts gives; clean_share:
+        fraction of the span without loss. by_certainty, by_path (undecidable ones under UNDECIDABLE), by_distance (how
+        far the kernel moved the wakee from prev), affine (attempts, moves: wake_affine's verdict on exact decisions
+        against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds being Wilson's at
+        95 %. doubts: fact missed -> undecidable decisions that missed it. not_placed: outcome -> wakeups that never
+        came to placement, or whose placement is not modelled. flips: {matched, unchanged, unexplained, lost}.
+        disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu, inputs: {column: value}}, the certain and the
+        farthest first.
         """
         certainty = {name: share.decisions for name, share in self.certainty.items()}
         return {
