@@ -163,9 +163,14 @@ WAKEUPS = HEADER + _columns(
     affine_moves          | <i4  |         | rise of p's nr_wakeups_affine within the decision, -1 without schedstats
     this_nr_running_exit  | <u4  | tasks   | this_nr_running at ts_exit, 4294967295 where not read
     prev_nr_running_exit  | <u4  | tasks   | prev_nr_running at ts_exit, likewise
+    this_nr_idle_scan_exit | <i4 | CPUs    | this_nr_idle_scan at ts_exit, -1 where not read
+    prev_nr_idle_scan_exit | <i4 | CPUs    | prev_nr_idle_scan at ts_exit, likewise
+    this_has_idle_cores_exit | <i4 |       | this_has_idle_cores at ts_exit (the decision itself may clear it), likewise
+    prev_has_idle_cores_exit | <i4 |       | prev_has_idle_cores at ts_exit, likewise
     idle                  | mask |         | CPUs idle at entry, within the LLCs of this_cpu and prev_cpu
     idle_exit             | mask |         | the same at ts_exit
     sched_idle            | mask |         | CPUs running only SCHED_IDLE tasks at entry, same span
+    sched_idle_exit       | mask |         | sched_idle at ts_exit
     allowed               | mask |         | p's allowed CPUs (cpus_ptr)
     """
 )

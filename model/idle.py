@@ -39,6 +39,7 @@ def sched_idle_cpu(policy: Policy, w: Wakeup, cpu: int) -> bool:
     """The CPU runs only SCHED_IDLE tasks, and this wakee may take it."""
     if policy.sched_idle == SchedIdle.NOT_SCHED_IDLE and w.wakee_sched_idle:
         return False
+    asked(w, Asked.SCHED_IDLE, cpu, -1)
     return cpumask_test_cpu(cpu, w.sched_idle)
 
 
@@ -58,6 +59,7 @@ def share_cache(machine: Machine, w: Wakeup, this_cpu: int, that_cpu: int) -> bo
 @compiled
 def test_idle_cores(w: Wakeup, target: int) -> bool:
     """Whether the target's LLC is thought to have an idle core (sched_domain_shared.has_idle_cores)."""
+    asked(w, Asked.IDLE_CORES, target, -1)
     known = w.this_has_idle_cores if target == w.cpu else w.prev_has_idle_cores
     if known == UNKNOWN:
         return either(w, Doubt.IDLE_CORES)
@@ -151,6 +153,7 @@ def scan_depth(policy: Policy, machine: Machine, w: Wakeup, has_idle_core: bool,
     if policy.sis_prop and not has_idle_core:
         nr = _sis_prop(policy, machine, w, target)
     if policy.sis_util:
+        asked(w, Asked.SCAN_DEPTH, target, -1)
         nr_idle_scan = w.this_nr_idle_scan if target == w.cpu else w.prev_nr_idle_scan
         if nr_idle_scan == UNKNOWN:
             return INT_MAX if either(w, Doubt.SCAN_DEPTH) else 1

@@ -23,7 +23,7 @@ class Certainty(IntEnum):
     """Whether the captured inputs suffice to say what this policy does."""
 
     EXACT = 0  # yes
-    RACED = 1  # yes, but something it looked at (idle CPUs, loads, flips due to decay) changed while the kernel decided
+    RACED = 1  # yes, but something it looked at (see raced) changed while the kernel decided
     UNDECIDABLE = 2  # no: the CPU depends on a fact that was not captured (see Doubt)
     NOT_PLACED = 3  # the wakeup never came to placement, or is a fork or exec
 
@@ -113,16 +113,32 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
 def raced(w: Wakeup, hz: int) -> bool:
     """Whether something that was looked at differs between entry and exit, as far as both were read."""
     for i in range(w.calls):
-        what, cpu = w.trail[i, 0], w.trail[i, 1]
-        if what == Asked.AVAILABLE_IDLE:
-            if cpumask_test_cpu(cpu, w.idle) != cpumask_test_cpu(cpu, w.idle_exit):
-                return True
-        elif what == Asked.LOAD:
-            if _changed(w.this_load, w.this_load_exit) or _changed(w.prev_load, w.prev_load_exit):
-                return True
-        elif what == Asked.NR_RUNNING and _changed(w.this_nr_running, w.this_nr_running_exit):
+        if _raced(w, w.trail[i, 0], w.trail[i, 1]):
             return True
     return _flips_raced(w, hz)
+
+
+@compiled
+def _raced(w: Wakeup, what: int, cpu: int) -> bool:
+    if what == Asked.AVAILABLE_IDLE:
+        return cpumask_test_cpu(cpu, w.idle) != cpumask_test_cpu(cpu, w.idle_exit)
+    if what == Asked.SCHED_IDLE:
+        return w.has_masks == 1 and cpumask_test_cpu(cpu, w.sched_idle) != cpumask_test_cpu(cpu, w.sched_idle_exit)
+    if what == Asked.NR_RUNNING:
+        return _changed(w.this_nr_running, w.this_nr_running_exit)
+    if what == Asked.LOAD:  # h_load is worked out anew in every jiffy
+        loads = _changed(w.this_load, w.this_load_exit) or _changed(w.prev_load, w.prev_load_exit)
+        return loads or _changed(w.jiffies, w.jiffies_exit)
+    here = cpu == w.cpu
+    if what == Asked.SCAN_DEPTH:
+        if here:
+            return _changed(w.this_nr_idle_scan, w.this_nr_idle_scan_exit)
+        return _changed(w.prev_nr_idle_scan, w.prev_nr_idle_scan_exit)
+    if what == Asked.IDLE_CORES:  # a search that finds none clears it, so only a rise tells
+        if here:
+            return bool(w.this_has_idle_cores == 0 and w.this_has_idle_cores_exit == 1)
+        return bool(w.prev_has_idle_cores == 0 and w.prev_has_idle_cores_exit == 1)
+    return False
 
 
 @compiled

@@ -81,16 +81,16 @@ class Validation:
     def to_json(self) -> dict[str, Any]:
         """One object of JSON values.
 
-        kernel, release: uname -r's stable release and what features were taken from; policy: feature -> number;
-        unseen: [text] of what could not be seen of the kernel. decisions, exact, raced, undecidable: counts;
-        agree_all, agree_exact: fractions, null of none; impossible: decisions whose CPU no value of the missed facts
-        gives; clean_share: fraction of the span without loss. by_certainty, by_path (undecidable ones under
-        UNDECIDABLE), by_distance (how far the kernel moved the wakee from prev), affine (attempts, moves: the model's
-        wake_affine verdict against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds
-        being Wilson's at 95 %. doubts: fact missed -> undecidable decisions that missed it. not_placed: outcome ->
-        wakeups that never came to placement, or whose placement is not modelled. flips: {matched, unchanged,
-        unexplained, lost}. disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu, inputs: {column: value}},
-        the certain and the farthest first.
+        release: the stable release the features were taken from; policy: feature -> number; unseen: [text] of what
+        could not be seen of the kernel. decisions, exact, raced, undecidable: counts; agree_all, agree_exact:
+        fractions, null of none; impossible: decisions whose CPU no value of the missed facts gives; clean_share:
+        fraction of the span without loss. by_certainty, by_path (undecidable ones under UNDECIDABLE), by_distance (how
+        far the kernel moved the wakee from prev), affine (attempts, moves: wake_affine's verdict on exact decisions
+        against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds being Wilson's at
+        95 %. doubts: fact missed -> undecidable decisions that missed it. not_placed: outcome -> wakeups that never
+        came to placement, or whose placement is not modelled. flips: {matched, unchanged, unexplained, lost}.
+        disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu, inputs: {column: value}}, the certain and the
+        farthest first.
         """
         certainty = {name: share.decisions for name, share in self.certainty.items()}
         return {
@@ -233,8 +233,13 @@ class _Tally:
             self.not_placed[name] = self.not_placed.get(name, 0) + int(n)
 
     def _count_affine(self, wakeups: Array, results: Array) -> None:
-        """wake_affine's verdict against nr_wakeups_affine_attempts and nr_wakeups_affine, where they were counted."""
-        sure = (wakeups["affine_attempts"] >= 0) & (results["doubt"] & _WEIGHING.value == 0)
+        """wake_affine's verdict against nr_wakeups_affine_attempts and nr_wakeups_affine, where they were counted.
+
+        Only of decisions whose inputs were seen not to change. A decision calls wake_affine once at most: a rise of
+        more than 1 is a record that the probes began or ended in the middle of.
+        """
+        counted = (wakeups["affine_attempts"] >= 0) & (wakeups["affine_attempts"] <= 1)
+        sure = counted & (results["certainty"] == Certainty.EXACT) & (results["doubt"] & _WEIGHING.value == 0)
         wakeups, results = wakeups[sure], results[sure]
         attempted = results["affine"] >= Affine.THIS_IDLE
         if self.policy.affine_count == AffineCount.PICKED:

@@ -52,8 +52,12 @@ class Asked(IntEnum):
     AVAILABLE_IDLE = 0
     SHARE_CACHE = 2
     H_LOAD = 3
-    LOAD = 100  # not calls: the loads of both runqueues were compared,
-    NR_RUNNING = 101  # the number of tasks running here was tested
+    # Not calls, but looks at what may change meanwhile:
+    LOAD = 100  # the loads of both runqueues
+    NR_RUNNING = 101  # the number of tasks on this runqueue
+    SCHED_IDLE = 102  # whether a CPU runs only SCHED_IDLE tasks
+    IDLE_CORES = 103  # has_idle_cores of a CPU's LLC
+    SCAN_DEPTH = 104  # nr_idle_scan of a CPU's LLC
 
 
 def wakeup_dtype(words: int) -> np.dtype[Any]:
@@ -62,9 +66,10 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
         cpu prev_cpu jiffies wakee_tag waker_last_wakee waker_flips wakee_flips waker_decay_ts recent_used_cpu
         this_load prev_load waker_h_load wakee_h_load this_capacity prev_capacity this_nr_running this_nr_idle_scan
         prev_nr_idle_scan this_has_idle_cores prev_has_idle_cores this_avg_idle this_avg_scan_cost has_masks
+        jiffies_exit this_load_exit prev_load_exit this_nr_running_exit this_nr_idle_scan_exit prev_nr_idle_scan_exit
+        this_has_idle_cores_exit prev_has_idle_cores_exit
         """  # as in schema.WAKEUPS
     fields: list[Any] = [(name, "<i8") for name in facts.split()]
-    fields += [(name, "<i8") for name in ("jiffies_exit", "this_load_exit", "prev_load_exit", "this_nr_running_exit")]
     fields += [
         ("sd_flag", "<i8"),  # SD_BALANCE_WAKE for wakeups
         ("sync", "<i8"),  # WF_SYNC and current is not exiting
@@ -80,6 +85,7 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
         ("idle", "<u8", (words,)),  # CPUs for which available_idle_cpu() holds
         ("idle_exit", "<u8", (words,)),
         ("sched_idle", "<u8", (words,)),
+        ("sched_idle_exit", "<u8", (words,)),
         ("allowed", "<u8", (words,)),  # p.cpus_ptr
         ("select_rq_mask", "<u8", (words,)),  # scratch, as the kernel's per-CPU mask of that name
         ("trail", "<i4", (TRAIL * words, 3)),  # functions called, in order: Asked, CPU, second CPU or -1
@@ -210,10 +216,15 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.this_load_exit = np.int64(row["this_load_exit"])
     w.prev_load_exit = np.int64(row["prev_load_exit"])
     w.this_nr_running_exit = _known(row["this_nr_running_exit"])
+    w.this_nr_idle_scan_exit = row["this_nr_idle_scan_exit"]
+    w.prev_nr_idle_scan_exit = row["prev_nr_idle_scan_exit"]
+    w.this_has_idle_cores_exit = row["this_has_idle_cores_exit"]
+    w.prev_has_idle_cores_exit = row["prev_has_idle_cores_exit"]
     for word in range(len(w.idle)):
         w.idle[word] = row["idle"][word]
         w.idle_exit[word] = row["idle_exit"][word]
         w.sched_idle[word] = row["sched_idle"][word]
+        w.sched_idle_exit[word] = row["sched_idle_exit"][word]
         w.allowed[word] = row["allowed"][word]
 
 

@@ -60,16 +60,16 @@ static __always_inline __u32 preempt_count(void)
 }
 #endif
 
-/* Bits of preempt_count: softirq 8-15 (serving: bit 8), hardirq 16-19, nmi 20-23; bit 31 is x86's need-resched. */
+/* Bits of preempt_count: softirq 8-15 (serving: bit 8), then 4 of hardirq and up to 4 of nmi; 31 is x86's need-resched. */
 static __always_inline enum context context(void)
 {
 	__u32 count = preempt_count();
 
 	if (count == UNKNOWN)
 		return CONTEXT_UNKNOWN;
-	if (count & 0xf00000)
+	if (count >> hardirq_shift & 0x70)
 		return CONTEXT_NMI;
-	if (count & 0x0f0000)
+	if (count >> hardirq_shift & 0x0f)
 		return CONTEXT_HARDIRQ;
 	return count & 0x100 ? CONTEXT_SOFTIRQ : CONTEXT_TASK;
 }
@@ -190,7 +190,7 @@ int select_enter(__u64 *ctx)
 	fill_rqs(w, rq, prev_rq, this_llc, prev_llc);
 	fill_loads(w, cur, p);
 	for (int i = 0; i < WORDS; i++)
-		sp->words[i] = w->idle[i] = w->idle_exit[i] = w->sched_idle[i] = 0;
+		sp->words[i] = w->idle[i] = w->idle_exit[i] = w->sched_idle[i] = w->sched_idle_exit[i] = 0;
 	llc_spans(this_llc, w->cpu, sp->words);
 	llc_spans(prev_llc, prev_cpu, sp->words);
 	w->has_masks = 1;
@@ -202,6 +202,25 @@ int select_enter(__u64 *ctx)
 	return 0;
 }
 
+/* Of what fill_rqs() read at entry, that which may change while the kernel decides. */
+static __always_inline void fill_exit(struct wakeup *w)
+{
+	struct rq *rq = this_rq(), *prev_rq = cpu_rq(w->prev_cpu);
+	__s8 cores;
+
+	w->jiffies_exit = bpf_jiffies64();
+	w->this_load_exit = GET(rq, cfs.avg.load_avg);
+	w->this_nr_running_exit = GET(rq, nr_running);
+	fill_llc(llc_domain(rq), &w->this_nr_idle_scan_exit, &cores);
+	w->this_has_idle_cores_exit = cores;
+	if (!prev_rq)
+		return;
+	w->prev_load_exit = GET(prev_rq, cfs.avg.load_avg);
+	w->prev_nr_running_exit = GET(prev_rq, nr_running);
+	fill_llc(llc_domain(prev_rq), &w->prev_nr_idle_scan_exit, &cores);
+	w->prev_has_idle_cores_exit = cores;
+}
+
 SEC("fexit/select_task_rq_fair")
 int select_exit(__u64 *ctx)
 {
@@ -211,7 +230,6 @@ int select_exit(__u64 *ctx)
 	struct stats *st = this_stats();
 	__u32 zero = 0;
 	struct spans *sp = bpf_map_lookup_elem(&spans, &zero);
-	struct rq *prev_rq;
 	struct wakeup *w;
 
 	if (!slot || !st || !sp || slot->task != (__u64)p || !slot->open || !slot->decided)
@@ -219,15 +237,8 @@ int select_exit(__u64 *ctx)
 	w = &slot->w;
 	slot->open = false;
 	w->chosen_cpu = select_has_sd_flag ? ARG(ctx, 4) : ARG(ctx, 3);
-	read_idle(sp->words, w->idle_exit, NULL);
-	w->jiffies_exit = bpf_jiffies64();
-	w->this_load_exit = GET(this_rq(), cfs.avg.load_avg);
-	w->this_nr_running_exit = GET(this_rq(), nr_running);
-	prev_rq = cpu_rq(w->prev_cpu);
-	if (prev_rq) {
-		w->prev_load_exit = GET(prev_rq, cfs.avg.load_avg);
-		w->prev_nr_running_exit = GET(prev_rq, nr_running);
-	}
+	read_idle(sp->words, w->idle_exit, w->sched_idle_exit);
+	fill_exit(w);
 	w->waker_flips_exit = GET(cur, wakee_flips);
 	w->wakee_flips_exit = GET(p, wakee_flips);
 	w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);

@@ -38,6 +38,7 @@ const volatile __u32 sd_share_llc = 0; /* the kernel's SD_SHARE_LLC (SD_SHARE_PK
 const volatile bool select_has_sd_flag = false; /* select_task_rq_fair(p, prev_cpu, sd_flag, wake_flags), up to 5.12 */
 const volatile bool switch_has_state = false; /* sched_switch passes prev_state, from 5.18 */
 const volatile bool decision_tier = false;
+const volatile __u32 hardirq_shift = 16; /* of preempt_count: 24 from 7.3 on, where HARDIRQ_DISABLE lies below */
 const volatile bool schedstats = false;
 
 enum ring { RING_WAKEUP, RING_SWITCH, RING_EVENT, RING_CONSULT, NR_RINGS };
@@ -233,6 +234,10 @@ static __always_inline void fill_tasks(struct wakeup *w, struct stats *st, struc
 	w->affine_attempts = w->affine_moves = -1;
 	w->this_load_exit = w->prev_load_exit = UNKNOWN64;
 	w->this_nr_running_exit = w->prev_nr_running_exit = UNKNOWN;
+	w->this_nr_idle_scan_exit = w->prev_nr_idle_scan_exit = -1;
+	w->this_has_idle_cores_exit = w->prev_has_idle_cores_exit = -1;
+	for (int i = 0; i < WORDS; i++)
+		w->sched_idle_exit[i] = 0;
 	if (bpf_core_field_exists(p->numa_migrate_retry)) {
 		w->wakee_preferred_nid = GET(p, numa_preferred_nid);
 		w->waker_migrate_retry = GET(cur, numa_migrate_retry);

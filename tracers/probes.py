@@ -86,6 +86,7 @@ def plan(btf: Btf, wanted: str | None = None) -> Plan:
         "select_has_sd_flag": int(arity == 4),
         "switch_has_state": int(btf.tracepoint_parameters("sched_switch") == 4),
         "decision_tier": int(tier != "tracepoint"),
+        "hardirq_shift": 24 if "local_interrupt_disable_state" in symbols else 16,
         "schedstats": int(host.sysctls().get("kernel.sched_schedstats") == "1"),
     }
     if not typed and tier != "tracepoint":

@@ -15,7 +15,8 @@ _COMPUTED: tuple[str, ...] = ("wakee_h_load", "waker_h_load", "llc_size", "outco
 _TRACEPOINT_DERIVED = ("prev_cpu", "chosen_cpu", "ts_exit", "idle", "idle_exit")
 _TRACEPOINT_UNKNOWN = (
     *("wake_flags", "sd_flag", "context", "sched_idle", "wakee_flips_exit"),
-    *("this_load_exit", "prev_load_exit", "this_nr_running_exit", "prev_nr_running_exit"),
+    *("this_load_exit", "prev_load_exit", "this_nr_running_exit", "prev_nr_running_exit", "sched_idle_exit"),
+    *("this_nr_idle_scan_exit", "prev_nr_idle_scan_exit", "this_has_idle_cores_exit", "prev_has_idle_cores_exit"),
 )
 _NUMA = ("wakee_preferred_nid", "waker_migrate_retry", "wakee_migrate_retry", "waker_scan_period", "wakee_scan_period")
 

@@ -103,9 +103,14 @@ struct wakeup {
 	__s32 affine_moves;
 	__u32 this_nr_running_exit;
 	__u32 prev_nr_running_exit;
+	__s32 this_nr_idle_scan_exit;
+	__s32 prev_nr_idle_scan_exit;
+	__s32 this_has_idle_cores_exit;
+	__s32 prev_has_idle_cores_exit;
 	__u64 idle[WORDS];
 	__u64 idle_exit[WORDS];
 	__u64 sched_idle[WORDS];
+	__u64 sched_idle_exit[WORDS];
 	__u64 allowed[WORDS];
 };
 
