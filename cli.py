@@ -147,10 +147,10 @@ def report(
 ) -> None:
     """Say what happened: an answer first, then placement, flips, affine pulls, NUMA, latency."""
     from .analysis.report import build_report
-    from .model.paths import path_names
+    from .model.paths import df_replay
 
     opened = Trace.open(trace)
-    made = build_report(opened, section, task, path_names(opened))
+    made = build_report(opened, section, task, df_replay)
     if as_json:
         _print_json(made.to_json())
     else:

@@ -39,16 +39,39 @@ class Source(IntEnum):
     RULES = 0  # of select_task_rq_fair(), from measured inputs
     SCHEDSTATS = 1
     LLC = 2  # the LLC chosen
-    NONE = 3
+    REPLAY = 3  # the model, where it chose the kernel's CPU
+    NONE = 4
+
+
+def df_affine(trace: Trace, replay: pd.DataFrame | None = None) -> pd.DataFrame:
+    """Verdict of each wakeup that reached placement. Needs tables wakeups and tasks.
+
+    replay: the model's, a row per row of wakeups (columns grant, cpu, rule). Columns: row: row of wakeups; verdict:
+    Affine; source: Source; start: Distance from prev_cpu to the waker's CPU; end: Distance from the chosen CPU to the
+    waker's; pull (bool): the chosen CPU is nearer to the waker; rule (category): which rule of wake_affine() answered,
+    where the replay chose the kernel's CPU and does not contradict the verdict, else "unknown".
+    """
+    found = _without_replay(trace)
+    if replay is None:
+        nothing = pd.CategoricalDtype(["unknown"])
+        return found.assign(rule=pd.Categorical.from_codes(np.zeros(len(found), np.int8), dtype=nothing))
+    told = replay.iloc[found["row"].to_numpy()]
+    chosen = df_wakeups(trace)["chosen_cpu"].to_numpy()[found["row"]]
+    verdict, source = found["verdict"].to_numpy(copy=True), found["source"].to_numpy(copy=True)
+    grant = told["grant"].to_numpy()
+    agrees = (told["cpu"].to_numpy() == chosen) & (grant >= 0)
+    says = np.where(grant == 1, Affine.GRANTED, Affine.REFUSED).astype(np.uint8)
+    new = agrees & (verdict == Affine.UNKNOWN)
+    verdict[new], source[new] = says[new], Source.REPLAY
+    rules = [*told["rule"].cat.categories, "unknown"]
+    code = np.where(agrees & (says == verdict), told["rule"].cat.codes, len(rules) - 1)
+    rule = pd.Categorical.from_codes(code, dtype=pd.CategoricalDtype(rules))
+    return found.assign(verdict=verdict, source=source, rule=rule)
 
 
 @once
-def df_affine(trace: Trace) -> pd.DataFrame:
-    """Verdict of each wakeup that reached placement. Needs tables wakeups and tasks.
-
-    Columns: row: row of wakeups; verdict: Affine; source: Source; start: Distance from prev_cpu to the waker's CPU;
-    end: Distance from the chosen CPU to the waker's; pull (bool): the chosen CPU is nearer to the waker.
-    """
+def _without_replay(trace: Trace) -> pd.DataFrame:
+    """df_affine() from the trace alone, without rule."""
     row = np.flatnonzero(df_wakeups(trace)["outcome"] == int(Outcome.PLACED))
     rows = columns(trace, "wakeups", "cpu", "prev_cpu", "chosen_cpu", "affine_attempts", "affine_moves").iloc[row]
     cpu, prev, chosen = (rows[c].to_numpy() for c in ("cpu", "prev_cpu", "chosen_cpu"))
@@ -81,21 +104,30 @@ def df_affine(trace: Trace) -> pd.DataFrame:
     )
 
 
-def df_affine_verdicts(trace: Trace, task: str | None = None) -> pd.DataFrame:
+def df_affine_verdicts(trace: Trace, replay: pd.DataFrame | None = None, task: str | None = None) -> pd.DataFrame:
     """Placed wakeups of selected wakees by verdict. Needs tables wakeups and tasks.
 
-    Columns: verdict, source (names, lower case); wakeups; share; then one per distance: wakeups whose prev_cpu is that
-    far from the waker's CPU.
+    replay: as in df_affine. Columns: verdict, source, rule (names); wakeups; share; then one per distance: wakeups
+    whose prev_cpu is that far from the waker's CPU.
     """
-    rows = _of(trace, task)
-    names = {"verdict": [a.name.lower() for a in Affine], "source": [s.name.lower() for s in Source]}
-    grouped = rows.groupby(["verdict", "source"])["start"]
-    table = grouped.size().rename("wakeups").reset_index()
+    rows = _of(trace, df_affine(trace, replay), task)
+    rules = rows["rule"].cat.categories
+    key = (rows["verdict"].astype(np.int64) * len(Source) + rows["source"]) * len(rules) + rows["rule"].cat.codes
+    counts = np.bincount(
+        key * len(NAMES) + rows["start"], minlength=len(Affine) * len(Source) * len(rules) * len(NAMES)
+    )
+    counts = counts.reshape(-1, len(NAMES))
+    present = np.flatnonzero(counts.sum(axis=1))
+    table = pd.DataFrame(
+        {
+            "verdict": np.array([a.name.lower() for a in Affine], object)[present // len(rules) // len(Source)],
+            "source": np.array([s.name.lower() for s in Source], object)[present // len(rules) % len(Source)],
+            "rule": np.array(rules, object)[present % len(rules)],
+            "wakeups": counts[present].sum(axis=1),
+        }
+    )
     table["share"] = table["wakeups"] / max(1, len(rows))
-    by_start = grouped.value_counts().unstack(fill_value=0).reindex(columns=range(len(NAMES)), fill_value=0)
-    table[NAMES] = by_start.to_numpy().reshape(len(table), len(NAMES))
-    for column, known in names.items():
-        table[column] = np.array(known, object)[table[column]]
+    table[NAMES] = counts[present]
     return table
 
 
@@ -105,7 +137,7 @@ def df_pulls(trace: Trace, task: str | None = None) -> pd.DataFrame:
     Columns: start: distance from prev_cpu to the waker; wakeups: all placed that began that far; pulls; pull_share (of
     them); then one per distance: pulls that ended that far from the waker.
     """
-    rows = _of(trace, task)
+    rows = _of(trace, _without_replay(trace), task)
     pulls = rows[rows["pull"]]
     table = pd.DataFrame({"start": NAMES, "wakeups": np.bincount(rows["start"], minlength=len(NAMES))})
     table["pulls"] = np.bincount(pulls["start"], minlength=len(NAMES))
@@ -127,8 +159,7 @@ def counts_only_pulls(kernel: str) -> bool:
     return (major, minor) >= (6, 6) or patch >= since.get((major, minor), 1 << 30)
 
 
-def _of(trace: Trace, task: str | None) -> pd.DataFrame:
-    rows = df_affine(trace)
+def _of(trace: Trace, rows: pd.DataFrame, task: str | None) -> pd.DataFrame:
     kept: pd.DataFrame = rows[selected(trace, task)[df_wakeups(trace)["wakee"].to_numpy()[rows["row"]]]]
     return kept
 

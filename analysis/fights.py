@@ -14,7 +14,7 @@ from .affine import Affine, df_affine
 from .balance import Mover, df_moved
 from .distance import Distance
 from .flips import hz
-from .inputs import columns, once
+from .inputs import columns
 from .match import last_before
 from .numa import df_attempts, df_numa_rows, jiffies_of
 from .tasks import df_tasks, selected
@@ -63,14 +63,13 @@ def df_fights(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = Non
     return found.reset_index(drop=True)
 
 
-@once
-def _back_offs(trace: Trace) -> pd.DataFrame:
+def _back_offs(trace: Trace, replay: pd.DataFrame | None) -> pd.DataFrame:
     """Back-offs the patch would have set: task, jiffies, until (jiffies), in the order of jiffies.
 
     One for each side of a wakeup that wake_affine() moved to another node, if the wakee has a preferred node; known
     grants only.
     """
-    affine = df_affine(trace)
+    affine = df_affine(trace, replay)
     row = affine["row"][
         (affine["verdict"] == int(Affine.GRANTED)) & (affine["start"] == int(Distance.CROSS))
     ].to_numpy()
@@ -86,14 +85,14 @@ def _back_offs(trace: Trace) -> pd.DataFrame:
     return pd.concat(parts).sort_values("jiffies", kind="stable", ignore_index=True)
 
 
-def df_delay_retry(trace: Trace, task: str | None = None) -> pd.DataFrame:
+def df_delay_retry(trace: Trace, replay: pd.DataFrame | None = None, task: str | None = None) -> pd.DataFrame:
     """What a back-off after cross-node pulls would have suppressed, by selected task. Needs numa, wakeups and tasks.
 
-    Columns: task (label); attempts; back_offs: set by pulls of or by the task; meant: attempts within a back-off, which
-    the patch means to suppress; merged: attempts that 7347fc87dfe6 as merged suppresses, which lets one pass only while
-    a back-off lasts beyond the deadline it would set. Open loop: each attempt is judged by itself.
+    replay: as in df_affine. Columns: task (label); attempts; back_offs: set by pulls of or by the task; meant: attempts
+    within a back-off, which the patch means to suppress; merged: attempts that 7347fc87dfe6 as merged suppresses, which
+    is all but those whose new deadline still lies within a back-off. Open loop: each attempt is judged by itself.
     """
-    attempts, back_offs = df_attempts(trace).sort_values("attempt", kind="stable"), _back_offs(trace)
+    attempts, back_offs = df_attempts(trace).sort_values("attempt", kind="stable"), _back_offs(trace, replay)
     found = last_before(
         back_offs["task"].to_numpy(),
         back_offs["jiffies"].to_numpy(),

@@ -15,7 +15,7 @@ from .distance import NAMES
 from .inputs import columns, losses, once, overlaps_loss, switches
 from .match import first_after
 from .occupancy import BEGINS_WAIT, Sibling, sibling_states
-from .placement import Paths
+from .placement import path_codes
 from .tasks import selected
 from .wakeups import df_wakeups
 
@@ -64,11 +64,11 @@ def df_waits(trace: Trace) -> pd.DataFrame:
 
 
 def df_latency(
-    trace: Trace, by: str | None = None, paths: Paths | None = None, task: str | None = None
+    trace: Trace, by: str | None = None, replay: pd.DataFrame | None = None, task: str | None = None
 ) -> pd.DataFrame:
     """Percentiles of the waits of wakees selected by task. Needs tables wakeups, switches and tasks.
 
-    by: None for all together, else 'moved', 'sibling' or 'path' (paths as in df_paths). Columns: the group (named as
+    by: None for all together, else 'moved', 'sibling' or 'path' (replay as in df_paths). Columns: the group (named as
     by); waits: complete and censored; censored; unclean: left out; min, p50 … p99.9, max (us, nearest rank, a
     censored wait at its length so far); exact_below (us): percentiles below it are exact, the others lower bounds;
     NaN if all are exact.
@@ -78,23 +78,23 @@ def df_latency(
         waits = waits[selected(trace, task)[df_wakeups(trace)["wakee"].to_numpy()[waits["row"]]]]
     if by is None:
         return pd.DataFrame([_percentiles(waits["wait"].to_numpy(), waits["state"].to_numpy())])
-    codes, names = _groups(waits, by, paths)
+    codes, names = _groups(trace, waits, by, replay)
     wait, state = waits["wait"].to_numpy(), waits["state"].to_numpy()
     present = np.unique(codes)
     rows = [{by: names[c], **_percentiles(wait[codes == c], state[codes == c])} for c in present]
     return pd.DataFrame(rows, columns=[by, *_percentiles(wait[:0], state[:0])])
 
 
-def _groups(waits: pd.DataFrame, by: str, paths: Paths | None) -> tuple[np.ndarray[Any, Any], list[str]]:
+def _groups(
+    trace: Trace, waits: pd.DataFrame, by: str, replay: pd.DataFrame | None
+) -> tuple[np.ndarray[Any, Any], list[str]]:
     """Group code of each wait and the names of the codes."""
     if by in GROUPS:
         return waits[by].to_numpy(), GROUPS[by]
     if by != "path":
         raise UsageError(f"latency cannot be split by {by!r}: choose moved, sibling or path")
-    if paths is None:
-        return np.zeros(len(waits), np.uint8), ["unknown"]
-    codes, names = pd.factorize(paths[waits["row"]], sort=True)
-    return codes, list(names)
+    codes, names = path_codes(replay, len(df_wakeups(trace)))
+    return codes[waits["row"]], names
 
 
 def _percentiles(wait: np.ndarray[Any, Any], state: np.ndarray[Any, Any]) -> dict[str, Any]:

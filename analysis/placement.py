@@ -14,8 +14,6 @@ from .distance import NAMES
 from .tasks import df_tasks, selected
 from .wakeups import df_wakeups, pair_codes
 
-Paths = np.ndarray[Any, np.dtype[np.object_]]
-
 
 def df_outcomes(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Wakeups by outcome; task: of tasks selected as wakee. Needs tables wakeups and tasks.
@@ -45,19 +43,20 @@ def df_moves(trace: Trace, task: str | None = None) -> pd.DataFrame:
     return table
 
 
-def df_paths(trace: Trace, paths: Paths | None = None, task: str | None = None) -> pd.DataFrame:
+def df_paths(trace: Trace, replay: pd.DataFrame | None = None, task: str | None = None) -> pd.DataFrame:
     """Decisions by the check that returned the CPU, and distance moved. Needs tables wakeups and tasks.
 
-    paths: per row of wakeups, the path's name as the model's replay gives it. Columns: path; decisions; share; then
-    one per distance: decisions that moved that far.
+    replay: the model's, a row per row of wakeups (its category path is used). Columns: path; decisions; share; then one
+    per distance: decisions that moved that far.
     """
     decisions = df_wakeups(trace)
     keep = (_of(trace, task) & decisions["decision"]).to_numpy()
-    path = np.full(int(keep.sum()), "unknown", object) if paths is None else paths[keep]
-    counts = pd.crosstab(path, np.array(NAMES, object)[decisions["moved"].to_numpy()[keep]])
-    counts = counts.reindex(columns=NAMES, fill_value=0)
-    table = counts.rename_axis("path").rename_axis(None, axis=1).reset_index()
-    table.insert(1, "decisions", table[NAMES].sum(axis=1))
+    codes, names = path_codes(replay, len(decisions))
+    key = codes[keep] * len(NAMES) + decisions["moved"].to_numpy()[keep]
+    counts = np.bincount(key, minlength=len(names) * len(NAMES)).reshape(len(names), len(NAMES))
+    table = pd.DataFrame({"path": names, "decisions": counts.sum(axis=1)})
+    table[NAMES] = counts
+    table = table.loc[table["decisions"] > 0].copy()
     table.insert(2, "share", table["decisions"] / max(1, int(keep.sum())))
     return table.sort_values("decisions", ascending=False, ignore_index=True)
 
@@ -87,8 +86,15 @@ def df_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
     table.insert(1, "wakee", labels[pairs["wakee"]])
     table.insert(2, "waker_code", pairs["waker"])
     table.insert(3, "wakee_code", pairs["wakee"])
-    table = table[table["decisions"] > 0]
+    table = table.loc[table["decisions"] > 0].copy()
     return table.sort_values("decisions", ascending=False, kind="stable", ignore_index=True)
+
+
+def path_codes(replay: pd.DataFrame | None, rows: int) -> tuple[np.ndarray[Any, np.dtype[np.int64]], list[str]]:
+    """Code of each wakeup's path and the codes' names; without a replay the one name "unknown"."""
+    if replay is None:
+        return np.zeros(rows, np.int64), ["unknown"]
+    return replay["path"].cat.codes.to_numpy().astype(np.int64), list(replay["path"].cat.categories)
 
 
 def _of(trace: Trace, task: str | None) -> np.ndarray[Any, np.dtype[np.bool_]]:

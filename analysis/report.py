@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,6 @@ from rich.table import Table as RichTable
 from ..errors import TraceError, UsageError
 from ..trace import Trace
 from .loss import df_clean
-from .placement import Paths
 from .sections import SECTIONS, Finding, Section, View
 
 ROWS = 12  # of a long table shown on a terminal; JSON has all
@@ -55,15 +54,19 @@ class Report:
 
 
 def build_report(
-    trace: Trace, sections: Iterable[str] | None = None, task: str | None = None, paths: Paths | None = None
+    trace: Trace,
+    sections: Iterable[str] | None = None,
+    task: str | None = None,
+    load_replay: Callable[[Trace], pd.DataFrame | None] = lambda _: None,
 ) -> Report:
     """Compute the report of a trace.
 
-    sections: names out of SECTIONS, all by default; task: a pid or name pattern (tasks.selected); paths: the path's
-    name per row of wakeups, by the model's replay. Raises UsageError for an unknown section or task, TraceError if a
-    section asked for by name needs a table the trace lacks; without names such a section says so instead.
+    sections: names out of SECTIONS, all by default; task: a pid or name pattern (tasks.selected); load_replay: gives
+    the model's replay (model.paths.df_replay), called only if a section wants it. Raises UsageError for an unknown
+    section or task, TraceError if a section asked for by name needs a table the trace lacks; without names such a
+    section says so instead.
     """
-    view = View(trace, task, paths)
+    view = View(trace, task, load_replay)
     names = list(SECTIONS) if sections is None else list(dict.fromkeys(sections))
     for name in names:
         if name not in SECTIONS:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from ..trace import Trace
 from . import affine, balance, bounces, fights, flips, graph, latency, loss, numa, placement, runqueue, stacking, wide
-from .placement import Paths
 
 
 @dataclass
@@ -46,13 +46,18 @@ class Section:
     missing: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class View:
-    """What a report is asked to look at: paths per row of wakeups (or None), and a task filter (or None)."""
+    """What a report is asked to look at. load_replay gives the model's replay, a row per row of wakeups, or None."""
 
     trace: Trace
     task: str | None = None
-    paths: Paths | None = None
+    load_replay: Callable[[Trace], pd.DataFrame | None] = lambda _: None
+
+    @cached_property
+    def replay(self) -> pd.DataFrame | None:
+        """The replay, made when a section first asks for it."""
+        return self.load_replay(self.trace)
 
 
 def loss_section(view: View) -> Section:
@@ -76,7 +81,7 @@ def placement_section(view: View) -> Section:
     """Outcomes, distances, paths and pairs."""
     outcomes = placement.df_outcomes(view.trace, view.task)
     moves = placement.df_moves(view.trace, view.task)
-    paths = placement.df_paths(view.trace, view.paths, view.task)
+    paths = placement.df_paths(view.trace, view.replay, view.task)
     pairs = placement.df_pairs(view.trace, view.task)
     share = moves.set_index("distance")["moved_share"]
     total = int(moves["moved"].sum())
@@ -143,7 +148,7 @@ def flips_section(view: View) -> Section:
 
 def affine_section(view: View) -> Section:
     """wake_affine()'s verdicts, pulls, bounces and stacking."""
-    verdicts = affine.df_affine_verdicts(view.trace, view.task)
+    verdicts = affine.df_affine_verdicts(view.trace, view.replay, view.task)
     pulls = affine.df_pulls(view.trace, view.task)
     by_task = bounces.df_bounces(view.trace, "task", view.task)
     stacked = stacking.df_stacking(view.trace, view.task)
@@ -164,7 +169,7 @@ def affine_section(view: View) -> Section:
         "affine",
         "Affine migrations",
         [
-            Table("verdicts", "wake_affine() by verdict and distance from prev_cpu to the waker", verdicts),
+            Table("verdicts", "wake_affine() by verdict, and distance from prev_cpu to the waker", verdicts),
             Table("pulls", "Pulls towards the waker", pulls),
             Table("bounces", "Bounces by task", by_task),
             Table("pair_bounces", "Bounces by pair", bounces.df_bounces(view.trace, "pair", view.task)),
@@ -179,7 +184,7 @@ def latency_section(view: View) -> Section:
     """Waits from wakeup to run by distance, sibling and path, and each task's time."""
     tables = [Table("all", "Wakeup to run, us", latency.df_latency(view.trace, task=view.task))]
     for by, title in (("moved", "by distance moved"), ("sibling", "by sibling thread"), ("path", "by path")):
-        data = latency.df_latency(view.trace, by, view.paths, view.task)
+        data = latency.df_latency(view.trace, by, view.replay, view.task)
         tables.append(Table(f"by_{by}", f"Wakeup to run {title}, us", data))
     every, moved = tables[0].data.iloc[0], tables[1].data
     tables.append(Table("runqueue", "Where the time went", runqueue.df_runqueue(view.trace, view.task)))
@@ -230,7 +235,7 @@ def numa_section(view: View) -> Section:
             Table(
                 "delay_retry",
                 "What backing off after such pulls would have suppressed",
-                fights.df_delay_retry(view.trace, view.task),
+                fights.df_delay_retry(view.trace, view.replay, view.task),
             ),
             Table("vmstat", "The machine's counters", numa.df_vmstat(view.trace)),
         ],

@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
+import pandas as pd
 import pytest
 from wakescope.analysis.affine import Affine, Source, counts_only_pulls, df_affine, df_affine_verdicts, df_pulls
 from wakescope.tests.maketrace import mask, task, topology, wake
@@ -47,6 +48,28 @@ def test_schedstats_come_first(trace):
     assert one("6.12.8", 1, 0) == ("REFUSED", "SCHEDSTATS")
     assert one("6.1.4", 1, 1) == ("REFUSED", "LLC")  # a pick of prev_cpu counts there
     assert one("6.12.8", 0, 0) == ("UNKNOWN", "NONE")  # was not called, and no rule says why
+
+
+def test_a_replay_fills_in_what_is_unknown_where_it_agrees(trace):
+    made = trace(
+        topology(**MACHINE),
+        tasks=TASKS,
+        wakeups=[wake(10 * i, 0, 1, 2, 1, 0, llc_size=2) for i in range(4)] + [wake(90, 0, 1, 2, 2, 1, llc_size=2)],
+    )
+    rule = pd.Categorical(["this idle", "weight prev", "sync", "none", "prev idle"])
+    replay = pd.DataFrame({"rule": rule, "grant": [1, 0, 1, -1, 0], "cpu": [0, 0, 1, 0, 1]})
+    rows = df_affine(made, replay)
+    found = [(Affine(v).name, Source(s).name, r) for v, s, r in zip(rows.verdict, rows.source, rows.rule, strict=True)]
+    assert found == [
+        ("GRANTED", "REPLAY", "this idle"),
+        ("REFUSED", "REPLAY", "weight prev"),
+        ("UNKNOWN", "NONE", "unknown"),  # it chose another CPU
+        ("UNKNOWN", "NONE", "unknown"),  # it was not asked
+        ("GRANTED", "LLC", "unknown"),  # it contradicts what was seen
+    ]
+    table = df_affine_verdicts(made, replay)
+    assert table["wakeups"].tolist() == [1, 1, 1, 2]
+    assert table["rule"].tolist() == ["unknown", "this idle", "weight prev", "unknown"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import numpy as np
+import pandas as pd
 import pytest
 from wakescope.analysis.latency import Wait, df_latency, df_waits
 from wakescope.errors import TraceError, UsageError
@@ -85,7 +86,7 @@ def test_by_path_uses_the_paths_given(trace):
         wakeups=[wake(1000, 0, 1, 2, 1, 1), wake(1001, 0, 1, 3, 1, 1)],
         switches=[switch(1500, 1, 0, 2), switch(1700, 1, 2, 3)],
     )
-    table = df_latency(made, "path", np.array(["prev", "target"], object)).set_index("path")
+    table = df_latency(made, "path", pd.DataFrame({"path": pd.Categorical(["prev", "target"])})).set_index("path")
     assert table["max"].to_dict() == {"prev": 0.5, "target": 0.699}
     with pytest.raises(UsageError, match="choose moved, sibling or path"):
         df_latency(made, "colour")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-import numpy as np
+import pandas as pd
 import pytest
 from wakescope.analysis.placement import df_moves, df_outcomes, df_pairs, df_paths
 from wakescope.schema import Context, Outcome
@@ -51,7 +51,7 @@ def test_pairs_leave_out_interrupts_and_wakeups_without_a_decision(small):
 
 def test_paths_are_those_given_and_unknown_without(small):
     assert df_paths(small)["path"].tolist() == ["unknown"]
-    given = np.array(["target", "prev", "scan", "prev", "none", "prev", "none"], object)
+    given = pd.DataFrame({"path": pd.Categorical(["target", "prev", "scan", "prev", "none", "prev", "none"])})
     paths = df_paths(small, given).set_index("path")
     assert paths["decisions"].to_dict() == {"prev": 3, "target": 1, "scan": 1, "none": 1}
     assert paths.loc["prev", ["cpu", "smt"]].tolist() == [1, 2]
