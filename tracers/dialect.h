@@ -34,15 +34,17 @@
 #define CONSTANT(type, name) const volatile type name = 0
 #define LICENSE(name) char LICENSE[] SEC("license") = name
 
-#define ARRAY(name, map_type, type, entries)                                                                           \
-	struct {                                                                                                       \
-		__uint(type, map_type);                                                                                \
+#define ARRAY(name, map, of, entries) \
+	struct { \
+		__uint(type, map); \
 		__uint(max_entries, entries);                                                                          \
 		__type(key, __u32);                                                                                    \
-		__type(value, type);                                                                                   \
+		__type(value, of); \
 	} name SEC(".maps")
 #define MAP(name) (&name)
 
+/* Argument n of a tracepoint. */
+#define RAW_ARG(ctx, n) ((ctx)[n])
 /* Argument n of a traced function, at its entry or return. Spelled out so that the compiler cannot fold two of them
  * into one load at a computed offset, which the verifier refuses. */
 #define ARG(ctx, n)                                                                                                    \
@@ -56,7 +58,7 @@
 #define ENTRY_ARG(ctx, n, kept) ARG(ctx, n)
 
 #define RING_ARRAY(name)                                                                                               \
-	struct {                                                                                                       \
+	struct { \
 		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                                              \
 		__uint(max_entries, MAX_CPUS);                                                                         \
 		__type(key, __u32);                                                                                    \

@@ -4,7 +4,8 @@
 SEC("tp_btf/sched_switch")
 int sched_switch(__u64 *ctx)
 {
-	struct task_struct *prev = (struct task_struct *)ctx[1], *next = (struct task_struct *)ctx[2];
+	struct task_struct *prev = (struct task_struct *)RAW_ARG(ctx, 1);
+	struct task_struct *next = (struct task_struct *)RAW_ARG(ctx, 2);
 	struct slot *slot = this_slot();
 	struct switched s = {};
 
@@ -17,9 +18,9 @@ int sched_switch(__u64 *ctx)
 	HEAD(&s, 0);
 	s.prev_pid = GET(prev, pid);
 	s.next_pid = GET(next, pid);
-	s.prev_state = switch_has_state ? ctx[3] : task_state(prev);
+	s.prev_state = switch_has_state ? RAW_ARG(ctx, 3) : task_state(prev);
 	s.next_prio = GET(next, prio);
-	s.preempt = ctx[0] & 1;
+	s.preempt = RAW_ARG(ctx, 0) & 1;
 	s.prev_on_rq = !!GET(prev, on_rq);
 	if (!decision_tier)
 		note_cpu(s.cpu, task_rq(next), !s.next_pid);

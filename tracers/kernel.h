@@ -96,7 +96,7 @@ struct task_struct {
 	unsigned short migration_disabled;
 	struct sched_entity se;
 	struct sched_statistics stats;
-	unsigned long tasks[2]; /* a list_head */
+	unsigned long tasks[2];
 	unsigned long thread_node[2];
 	struct signal_struct *signal;
 	struct task_struct *group_leader;
