@@ -61,7 +61,7 @@ def df_flips(trace: Trace) -> pd.DataFrame:
     )
     following = next_same(rows["waker"].to_numpy())
     check = _compare(rows, runs, after, stamp, following, hz(trace))
-    inside = overlaps_loss(losses(trace)["wakeups"], rows["ts"].to_numpy(), rows["ts"].to_numpy()[following])
+    inside = overlaps_loss(losses(trace)["wakeup"], rows["ts"].to_numpy(), rows["ts"].to_numpy()[following])
     check[inside & (following >= 0)] = Check.LOSS
     before = rows["waker_flips"].to_numpy(np.int64)
     drift = before[following] - np.where(runs, after, before)
