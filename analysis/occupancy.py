@@ -83,7 +83,7 @@ def idle_words(trace: Trace) -> tuple[Words, Words]:
     covered = llc[wakeups["cpu"]] | llc[wakeups["prev_cpu"]]
     covered[has == MASKS_ALL] = mask_words(np.ones(trace.topology.nr_cpus, bool))
     covered[has == 0] = 0
-    idle = (rebuilt & ~covered) | (masks(trace)["idle"] & covered)
+    idle: Words = np.bitwise_or(rebuilt & ~covered, masks(trace)["idle"] & covered)
     seen: Words = covered | mask_words(known)
     return idle, seen
 
