@@ -96,7 +96,7 @@ def df_flip_check(trace: Trace, task: str | None = None) -> pd.DataFrame:
 def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) -> pd.DataFrame:
     """Each selected waker's flips in equal bins of the trace's span. Needs tables wakeups and tasks.
 
-    Columns: task (label); code; bin (0 … bins - 1); start (ns since the trace began); wakeups; flipped; decayed;
+    Columns: task (label); code; bin (0 … bins - 1); start_ms (since the trace began); wakeups; flipped; decayed;
     highest: most flips seen in the bin; last: flips after its last wakeup of the bin.
     """
     flips = df_flips(trace)
@@ -114,7 +114,7 @@ def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) 
         last=("after", "last"),
     ).reset_index(names=["code", "bin"])
     table.insert(0, "task", df_tasks(trace)["label"].to_numpy(object)[table["code"]])
-    table.insert(3, "start", table["bin"] * width)
+    table.insert(3, "start_ms", table["bin"] * width / 1e6)
     return table
 
 
