@@ -52,7 +52,8 @@ class Report:
             if section.missing:
                 console.print(shown(section.missing), highlight=False)
             for table in section.tables:
-                                console.print(f"[italic]{table.title}[/italic]{'' if len(table.data) else ': none'}", highlight=False)
+                none = "" if len(table.data) else ": none"
+                console.print(f"[italic]{table.title}[/italic]{none}", highlight=False)
                 if len(table.data):
                     console.print(_rich(table.data))
 
