@@ -94,7 +94,7 @@ class Explanation:
             among = "one of the CPUs" if self.result["possible"] else "none of the CPUs"
             return f"undecidable; the kernel chose CPU {chosen}, {among} the missed facts allow"
         agrees = "as the kernel" if self.result["cpu"] == chosen else f"but the kernel chose CPU {chosen}"
-        raced = ", with a CPU looked at changing meanwhile" if certainty == Certainty.RACED else ""
+        raced = ", with something it looked at changing meanwhile" if certainty == Certainty.RACED else ""
         return f"CPU {self.result['cpu']} ({Path(self.result['path']).name.lower()}), {agrees}{raced}"
 
     def _wakeup(self) -> Reason:
