@@ -16,6 +16,7 @@ from ..model.kernels import NEEDS
 from .btf import ENUM, STRUCT, VAR, VMLINUX, Btf
 
 HERE = Path(__file__).parent
+ROOT = Path("/")
 
 # Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
 MEMBERS = sorted(NEEDS.values())
@@ -59,6 +60,7 @@ def wanted() -> dict[str, list[str]]:
     pairs = [
         (name.partition("___")[0], member[2])
         for name, body in _STRUCT.findall((HERE / "kernel.h").read_text())
+        if not name.startswith("bpf_iter_")  # only where there is BTF
         for member in _MEMBER.finditer(body)
     ]
     for name, member in pairs + [tuple(m.split(".")) for m in MEMBERS]:
