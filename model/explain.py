@@ -143,6 +143,9 @@ class Explanation:
             Affine.WEIGHT_THIS: f"{self._weights()}: CPU {this}",
             Affine.WEIGHT_PREV: f"{self._weights()}: prev",
             Affine.UNDECIDED: "WA_IDLE finds nothing and WA_WEIGHT is off: prev",
+            Affine.NEVER: "wake_affine always refuses: prev",
+            Affine.SHARED_PULL: f"CPU {this} and prev share their cache: CPU {this}",
+            Affine.SHARED_KEEP: f"CPU {this} and prev share their cache: prev",
         }[rule]
         stage = "wake_affine" if rule >= Affine.THIS_IDLE else "select_task_rq_fair"
         if stage == "wake_affine":
