@@ -89,12 +89,12 @@ def check_flips(wakeups: Array, hz: int, windows: Iterable[tuple[int, int]] = ()
     verdicts = np.full(len(rows), -1, np.int8)
     _chain(rows, hz, verdicts)
     steps = np.flatnonzero(verdicts >= 0)
-    verdicts[steps[_within(rows["ts"][steps - 1], rows["ts"][steps], windows)]] = LOST
+    verdicts[steps[overlaps(rows["ts"][steps - 1], rows["ts"][steps], windows)]] = LOST
     matched, unchanged, unexplained, lost = np.bincount(verdicts[steps], minlength=4).tolist()
     return FlipCheck(matched, unchanged, unexplained, lost, order[verdicts == UNEXPLAINED][:100])
 
 
-def _within(start: Array, end: Array, windows: Iterable[tuple[int, int]]) -> Array:
+def overlaps(start: Array, end: Array, windows: Iterable[tuple[int, int]]) -> Array:
     """Which of the spans from start to end overlap a window, bool."""
     windows = list(windows)
     opened = np.sort(np.array([w[0] for w in windows], np.int64))

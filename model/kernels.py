@@ -120,8 +120,8 @@ def policy_for(meta: Mapping[str, Any]) -> Kernel:
     """The policy of the kernel a trace was recorded on, from the trace's meta.json.
 
     Reads kernel (uname -r), kernel_version (uname -v), sched_features (names, NO_ before those off; or name: bool;
-    None where debugfs was not readable), btf ({"struct.member": bool}), hypervisor and not_stock (reasons). Raises
-    KernelError if the release is not modelled.
+    None where debugfs was not readable), btf ({"struct.member": bool}), tier, hypervisor and not_stock (reasons).
+    Raises KernelError if the release is not modelled.
     """
     release, unseen = stable_release(str(meta.get("kernel", "")), str(meta.get("kernel_version", "")))
     policy = kernel(release)
@@ -133,6 +133,8 @@ def policy_for(meta: Mapping[str, Any]) -> Kernel:
         if getattr(policy, feature) and meta.get("btf", {}).get(member) is False:
             policy |= {feature: 0}
             unseen.append(f"{member} is not in this kernel, so {feature} is off, though {release} should have it")
+    if meta.get("tier") == "tracepoint":
+        unseen.append("tier tracepoint does not see wake_flags, context and CPUs with SCHED_IDLE tasks only")
     if meta.get("hypervisor"):
         unseen.append("in a guest available_idle_cpu() may also ask whether the host preempted the CPU: not captured")
     unseen += [f"not stock: {reason}" for reason in meta.get("not_stock", [])]
