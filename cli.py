@@ -205,6 +205,44 @@ def explain(
         show_reasons(_out, reasons, verdict)
 
 
+@app.command()
+def patches(as_json: JsonOption = False) -> None:
+    """List the patches contrast knows: origin, what they change, where they apply."""
+    from .model.variants import PATCHES, to_json
+    from .show_contrast import show_patches
+
+    if as_json:
+        _print_json(to_json())
+    else:
+        show_patches(_out, PATCHES.values())
+
+
+@app.command()
+def contrast(
+    trace: TraceArgument,
+    policy: Annotated[
+        list[str],
+        typer.Option(help="RELEASE[+PATCH…], such as 6.12+nak-affine, or own[+PATCH…]; the first is the base."),
+    ],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Parquet: each decision by policy.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Replay a trace under several policies and say which decisions move, and where to."""
+    from .model.contrast import contrast as run
+    from .model.variants import OWN, named
+    from .show_contrast import show_contrast, write_parquet
+
+    opened = Trace.open(trace)
+    names = policy if len(policy) > 1 else [OWN, *policy]
+    found = run(opened, [(name, named(name, opened.meta)) for name in names])
+    if output:
+        write_parquet(output, found)
+    if as_json:
+        _print_json(found.to_json())
+    else:
+        show_contrast(_out, found)
+
+
 def _print_json(data: Any) -> None:
     print(json.dumps(data, indent=1, allow_nan=False))
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .compiled import compiled
-from .policy import Policy
+from .policy import AffineBy, Policy, SharedCache
 from .topo import Machine, cpus_share_cache
 from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
 
@@ -27,6 +27,9 @@ class Affine(IntEnum):
     WEIGHT_THIS = 10  # the loads favour this CPU
     WEIGHT_PREV = 11  # they do not: prev
     UNDECIDED = 12  # no rule is switched on: prev
+    NEVER = 13  # wake_affine always refuses: prev
+    SHARED_PULL = 14  # the CPUs share their cache, and that is enough: this CPU
+    SHARED_KEEP = 15  # the CPUs share their cache, and that is enough: prev
 
 
 @compiled
@@ -110,6 +113,12 @@ def wake_affine(
     policy: Policy, machine: Machine, w: Wakeup, level: int, this_cpu: int, prev_cpu: int, sync: bool
 ) -> tuple[int, Affine]:
     """(CPU, rule): this_cpu or prev_cpu. level is that of the affine domain in this_cpu's chain."""
+    if policy.affine_by == AffineBy.NEVER:
+        return prev_cpu, Affine.NEVER
+    if policy.shared_cache != SharedCache.ASK and cpus_share_cache(machine, this_cpu, prev_cpu):
+        if policy.shared_cache == SharedCache.PULL:
+            return this_cpu, Affine.SHARED_PULL
+        return prev_cpu, Affine.SHARED_KEEP
     target, rule = NO_CPU, Affine.UNDECIDED
     if policy.wa_idle:
         target, rule = wake_affine_idle(policy, machine, w, this_cpu, prev_cpu, sync)

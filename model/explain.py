@@ -94,7 +94,7 @@ class Explanation:
             among = "one of the CPUs" if self.result["possible"] else "none of the CPUs"
             return f"undecidable; the kernel chose CPU {chosen}, {among} the missed facts allow"
         agrees = "as the kernel" if self.result["cpu"] == chosen else f"but the kernel chose CPU {chosen}"
-        raced = ", with a CPU looked at changing meanwhile" if certainty == Certainty.RACED else ""
+        raced = ", with something it looked at changing meanwhile" if certainty == Certainty.RACED else ""
         return f"CPU {self.result['cpu']} ({Path(self.result['path']).name.lower()}), {agrees}{raced}"
 
     def _wakeup(self) -> Reason:
@@ -143,6 +143,9 @@ class Explanation:
             Affine.WEIGHT_THIS: f"{self._weights()}: CPU {this}",
             Affine.WEIGHT_PREV: f"{self._weights()}: prev",
             Affine.UNDECIDED: "WA_IDLE finds nothing and WA_WEIGHT is off: prev",
+            Affine.NEVER: "wake_affine always refuses: prev",
+            Affine.SHARED_PULL: f"CPU {this} and prev share their cache: CPU {this}",
+            Affine.SHARED_KEEP: f"CPU {this} and prev share their cache: prev",
         }[rule]
         stage = "wake_affine" if rule >= Affine.THIS_IDLE else "select_task_rq_fair"
         if stage == "wake_affine":

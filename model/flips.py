@@ -49,7 +49,7 @@ def wake_wide(w: Wakeup, master: int, slave: int) -> bool:
 
     Symmetric since 63b0e9edceec (v4.3). The product is 32-bit and unsigned, as in the kernel.
     """
-    if master == UNKNOWN or slave == UNKNOWN:
+    if master == UNKNOWN or slave == UNKNOWN or w.factor == UNKNOWN:
         return either(w, Doubt.WIDE)
     factor = w.factor
     if master < slave:

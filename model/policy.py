@@ -48,6 +48,28 @@ class Scan(IntEnum):
     SMT_CPU = 1  # prev's siblings if no core is idle (c722f35b513f, v5.13), then cores or CPUs from target + 1 on
 
 
+class AffineBy(IntEnum):
+    """Who decides between the waker's CPU and the wakee's previous one."""
+
+    IDLE_AND_WEIGHT = 0  # wake_affine_idle, then wake_affine_weight (v4.14)
+    NEVER = 1  # nobody: always prev (nak-affine)
+
+
+class SharedCache(IntEnum):
+    """What wake_affine says at once of two CPUs that share their LLC."""
+
+    ASK = 0  # nothing
+    PULL = 1  # the waker's CPU (skip-affine-core-siblings)
+    KEEP = 2  # prev (nak-affine-shared)
+
+
+class LlcFactor(IntEnum):
+    """What sd_llc_size, wake_wide's factor, counts."""
+
+    CPUS = 0
+    GROUPS = 1  # groups of the LLC domain: cores, where there are SMT domains below it (llc-size-cores)
+
+
 class PropClock(IntEnum):
     """What SIS_PROP takes as this CPU's idle time."""
 
@@ -60,6 +82,9 @@ class Policy(NamedTuple):
 
     wake_flags: int = WakeFlags.SD_FLAG_WITHIN
     current_cpu: int = 1  # WF_CURRENT_CPU places at once on the waker's CPU (ab83f455f04d, v6.6)
+    llc_factor: int = LlcFactor.CPUS
+    affine_by: int = AffineBy.IDLE_AND_WEIGHT
+    shared_cache: int = SharedCache.ASK
     wa_idle: int = 1  # sched_feat(WA_IDLE)
     wa_weight: int = 1  # sched_feat(WA_WEIGHT)
     wa_bias: int = 1  # sched_feat(WA_BIAS)

@@ -33,6 +33,7 @@ def cpu_dtype(words: int) -> np.dtype[Any]:
         ("llc", "<i4"),  # 1 if sd_llc is there
         ("llc_id", "<i4"),  # sd_llc_id
         ("llc_size", "<i4"),  # sd_llc_size
+        ("llc_groups", "<i4"),  # groups of sd_llc, -1 if not known
         ("share_id", "<i4"),  # sd_share_id: the cluster's first CPU, or sd_llc_id
         ("cluster", "<i4"),  # 1 if sd_llc's own group has SD_CLUSTER
         ("node", "<i4"),
@@ -98,7 +99,7 @@ def machine(topology: Topology) -> Machine:
     cpus = np.zeros(n, cpu_dtype(topology.words)).view(np.recarray)
     cpus["siblings"] = -1
     cpus["siblings"][:, 0] = cpus["llc_id"] = cpus["share_id"] = np.arange(n)
-    cpus["llc_size"] = 1
+    cpus["llc_size"] = cpus["llc_groups"] = 1
     cpus["node"], cpus["core"] = topology.by_cpu("node"), topology.by_cpu("core")
     for cpu in range(n):
         _set_domains(cpus[cpu], topology.chain(cpu), topology.words)
@@ -121,6 +122,7 @@ def _set_domains(cpu: Any, chain: list[Domain], words: int) -> None:
         cpu["llc"] = 1
         cpu["llc_id"] = cpu["share_id"] = min(sd.span)
         cpu["llc_size"] = len(sd.span)
+        cpu["llc_groups"] = sd.groups or -1
         cpu["llc_span"] = mask_of(sd.span, words)
         cpu["cluster"] = int("CLUSTER" in sd.groups_flags)
         cpu["cluster_span"] = mask_of(sd.group_span, words)

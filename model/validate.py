@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 
+from ..analysis import distance
 from ..errors import TraceError
 from ..schema import MASK, WAKEUPS, Outcome
 from ..topology import Topology
@@ -26,16 +26,6 @@ from .wakeup import Doubt
 
 WORST = 20  # disagreements kept with all inputs
 _WEIGHING = Doubt.SYNC | Doubt.WIDE | Doubt.ALONE | Doubt.WEIGHT  # doubts that leave wake_affine's verdict open
-
-
-class Distance(IntEnum):
-    """How far a wakeup moved the wakee: the nearest thing its previous CPU and the chosen one have in common."""
-
-    SAME_CPU = 0
-    CORE = 1
-    LLC = 2
-    NODE = 3
-    MACHINE = 4
 
 
 @dataclass
@@ -126,17 +116,6 @@ def wilson(hits: int, trials: int, z: float = 1.959964) -> tuple[float | None, f
     return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
 
-def distance(topology: Topology, a: Array, b: Array) -> Array:
-    """Distance between CPUs, element by element, int8; CPU numbers below 0 are nowhere and far from all."""
-    result = np.full(len(a), Distance.MACHINE, np.int8)
-    for level, attribute in ((Distance.NODE, "node"), (Distance.LLC, "llc"), (Distance.CORE, "core")):
-        of = topology.by_cpu(attribute)
-        result[of[a] == of[b]] = level
-    result[a == b] = Distance.SAME_CPU
-    result[(a < 0) | (b < 0)] = Distance.MACHINE
-    return result
-
-
 def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     """Replay a trace under its own kernel's policy (or the one given) and compare.
 
@@ -183,7 +162,7 @@ class _Tally:
     """Sums over the pieces of a trace."""
 
     def __init__(self, topology: Topology, policy: Policy) -> None:
-        self.topology = topology
+        self.far = distance.matrix(topology)
         self.policy = policy
         self.certainty: dict[str, Share] = {}
         self.path: dict[str, Share] = {}
@@ -200,12 +179,12 @@ class _Tally:
         placed = np.flatnonzero(results["certainty"] != Certainty.NOT_PLACED)
         wakeups, results = wakeups[placed], results[placed]
         agree = results["cpu"] == wakeups["chosen_cpu"]
-        moved = distance(self.topology, wakeups["prev_cpu"], wakeups["chosen_cpu"])
+        moved = self.far[wakeups["prev_cpu"], wakeups["chosen_cpu"]]
         undecidable = results["certainty"] == Certainty.UNDECIDABLE
         path = np.where(undecidable, len(Path), results["path"])
         self._count(self.certainty, [c.name for c in Certainty], results["certainty"], agree)
         self._count(self.path, [p.name for p in Path] + ["UNDECIDABLE"], path, agree)
-        self._count(self.distance, [d.name for d in Distance], moved, agree)
+        self._count(self.distance, [d.name for d in distance.Distance], moved, agree)
         self._count_affine(wakeups, results)
         for doubt in Doubt:
             missed = int(np.count_nonzero(results["doubt"][undecidable] & doubt.value))
@@ -252,7 +231,7 @@ class _Tally:
 
     def _keep_worst(self, wakeups: Array, results: Array, wrong: Array, numbers: Array) -> None:
         """Certain disagreements before raced ones before undecidable ones, the farther from the kernel's CPU first."""
-        far = distance(self.topology, results["cpu"][wrong], wakeups["chosen_cpu"][wrong])
+        far = self.far[results["cpu"][wrong], wakeups["chosen_cpu"][wrong]]
         order = np.lexsort((-far.astype(int), results["certainty"][wrong]))[:WORST]
         for i in order:
             row, result = wakeups[wrong[i]], results[wrong[i]]

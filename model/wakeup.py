@@ -15,7 +15,7 @@ import numpy as np
 from ..schema import NEVER, Context, Outcome
 from ..topology import Topology
 from .compiled import compiled
-from .policy import Policy, WakeFlags
+from .policy import LlcFactor, Policy, WakeFlags
 from .topo import SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu
 
 UNKNOWN = -1
@@ -193,6 +193,8 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.waker_decay_ts = np.int64(row["waker_decay_ts"])
     llc_size = _known(row["llc_size"])
     w.factor = llc_size if llc_size != UNKNOWN else np.int64(machine.cpus[w.cpu].llc_size)
+    if policy.llc_factor == LlcFactor.GROUPS:
+        w.factor = np.int64(machine.cpus[w.cpu].llc_groups)
     w.recent_used_cpu = row["recent_used_cpu"]
     w.kthread = _kthread(waker_flags, row["waker_nr_allowed"])
     w.in_task = _in_task(row["context"])
