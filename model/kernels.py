@@ -61,7 +61,7 @@ CHANGES = (
     Change("89aafd67f28c", (5, 15), {"recent_used": RecentUsed.PREV_TESTED}),
     Change("8b4e74ccb582", (5, 17), {"kthread_in_task": 1}, {(5, 10): 94, (5, 15): 17, (5, 16): 3}),
     Change("70fb5ccf2ebb", (6, 0), {"sis_util": 1, "sis_prop": 0}, {(5, 15): 61, (5, 18): 18, (5, 19): 2}),
-    Change("70ce3ea9aa4e", (6, 0), {"numa_fork_reset": 1}, {(5, 19): 0}),
+    Change("70ce3ea9aa4e", (6, 0), {"numa_fork_reset": 1}, {(5, 18): 18, (5, 19): 2}),
     Change("3e6efe87cd5c", (6, 1), {"smt_skips_prev": 1, "smt_in_llc": 0}),
     Change("39afe5d6fc59", (6, 4), {"affine_count": AffineCount.PULLED}, {(5, 15): 111, (6, 1): 28}),
     Change("ae2ad293d6be", (6, 5), {"recent_used": RecentUsed.ALWAYS}, {(6, 1): 42, (6, 4): 7}),

@@ -140,6 +140,7 @@ class Policy(NamedTuple):
     wide_in_affine: int = 0  # wake_wide is asked by wake_affine only (until v4.2)
     llc_factor: int = LlcFactor.CPUS
     task_cpu: int = 0  # wake_affine and select_idle_sibling take task_cpu(p) for prev (until v4.8)
+    balance_wake: int = 0  # every domain has SD_BALANCE_WAKE, as could be set until v5.6
     affine_rework: int = 0  # want-affine-rework
     prefer_idle: int = 0  # prefer-idle-cpu
     wide_idle: int = 0  # wake-wide-idle

@@ -75,7 +75,7 @@ def walk_domains(
             sync = either(w, Doubt.SYNC) if w.sync == UNKNOWN else w.sync != 0
             target, rule = wake_affine(policy, machine, w, level, w.cpu, w.prev_cpu, sync)
             return target, rule, slow
-        if flags & w.sd_flag:
+        if policy.balance_wake or flags & w.sd_flag:
             slow = True
         elif not want_affine and not policy.wide_in_affine:
             break
