@@ -13,7 +13,7 @@ from ..schema import Outcome
 from ..topology import Topology
 from ..trace import Trace
 from .distance import NAMES, distance
-from .inputs import columns, once
+from .inputs import columns, masks, once
 from .tasks import selected
 from .wakeups import df_wakeups
 from .wide import df_verdicts
@@ -87,7 +87,7 @@ def _without_replay(trace: Trace) -> pd.DataFrame:
         ((attempts > 0) & (moves == 0), Affine.REFUSED, Source.SCHEDSTATS),
     ):
         verdict[where], source[where] = value, origin
-    words = trace.array("wakeups", ["allowed"])["allowed"][row, cpu // 64]
+    words = masks(trace)["allowed"][row, cpu // 64]
     allowed = words >> (cpu % 64).astype(np.uint64) & np.uint64(1)
     not_called = [
         (Affine.NO_DOMAIN, ~_affine_domains(trace.topology)[cpu, prev]),

@@ -26,7 +26,7 @@ class Mover(IntEnum):
 
     WAKEUP = 0
     NUMA = 1
-    PULL = 2  # balancing in another task's, or the idle task's, time
+    BALANCE = 2  # in another task's, or the idle task's, time
     STOPPER = 3  # active balance, or an affinity change
     SELF = 4  # exec, or its own affinity call
 
@@ -51,7 +51,7 @@ def df_moved(trace: Trace) -> pd.DataFrame:
     moved = columns(trace, "migrations", "pid", "by_pid", "orig_cpu", "dest_cpu", "in_wakeup")
     ts, pid, by_pid = (moved[c].to_numpy() for c in ("ts", "pid", "by_pid"))
     code = codes_at(trace, pid, ts)
-    mover = np.full(len(moved), Mover.PULL, np.uint8)
+    mover = np.full(len(moved), Mover.BALANCE, np.uint8)
     mover[_is_stopper(trace, by_pid, ts)] = Mover.STOPPER
     mover[by_pid == pid] = Mover.SELF
     mover[_follows_numa(trace, pid, ts)] = Mover.NUMA

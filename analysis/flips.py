@@ -61,7 +61,7 @@ def df_flips(trace: Trace) -> pd.DataFrame:
     )
     following = next_same(rows["waker"].to_numpy())
     check = _compare(rows, runs, after, stamp, following, hz(trace))
-    inside = overlaps_loss(losses(trace)["wakeups"], rows["ts"].to_numpy(), rows["ts"].to_numpy()[following])
+    inside = overlaps_loss(losses(trace)["wakeup"], rows["ts"].to_numpy(), rows["ts"].to_numpy()[following])
     check[inside & (following >= 0)] = Check.LOSS
     before = rows["waker_flips"].to_numpy(np.int64)
     drift = before[following] - np.where(runs, after, before)
@@ -96,7 +96,7 @@ def df_flip_check(trace: Trace, task: str | None = None) -> pd.DataFrame:
 def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) -> pd.DataFrame:
     """Each selected waker's flips in equal bins of the trace's span. Needs tables wakeups and tasks.
 
-    Columns: task (label); code; bin (0 … bins - 1); start (ns since the trace began); wakeups; flipped; decayed;
+    Columns: task (label); code; bin (0 … bins - 1); start_ms (since the trace began); wakeups; flipped; decayed;
     highest: most flips seen in the bin; last: flips after its last wakeup of the bin.
     """
     flips = df_flips(trace)
@@ -114,7 +114,7 @@ def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) 
         last=("after", "last"),
     ).reset_index(names=["code", "bin"])
     table.insert(0, "task", df_tasks(trace)["label"].to_numpy(object)[table["code"]])
-    table.insert(3, "start", table["bin"] * width)
+    table.insert(3, "start_ms", table["bin"] * width / 1e6)
     return table
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from ..errors import TraceError
-from ..trace import Trace
+from ..trace import RINGS, Trace
 
 Result = TypeVar("Result")
 
@@ -33,28 +33,55 @@ def once(function: Callable[[Trace], Result]) -> Callable[[Trace], Result]:
     return wrapper
 
 
+@once
+def _columns(trace: Trace) -> dict[tuple[str, str], np.ndarray[Any, Any]]:
+    """Columns read so far, by table and name."""
+    return {}
+
+
 def columns(trace: Trace, table: str, *names: str) -> pd.DataFrame:
-    """These columns and ts of a table, in time order. Raises TraceError if the table is absent or out of order."""
-    rows = trace.df(table, list(dict.fromkeys(("ts", *names))))
-    ts = rows["ts"].to_numpy()
-    if (ts[1:] < ts[:-1]).any():
+    """These columns and ts of a table, in time order; each is read from the file once.
+
+    Raises TraceError if the table is absent or out of order.
+    """
+    trace.require(table)
+    kept = _columns(trace)
+    wanted = list(dict.fromkeys(("ts", *names)))
+    missing = [name for name in wanted if (table, name) not in kept]
+    if missing:
+        rows = trace.df(table, missing)
+        kept.update({(table, name): rows[name].to_numpy() for name in missing})
+    ts = kept[table, "ts"]
+    if "ts" in missing and (ts[1:] < ts[:-1]).any():
         raise TraceError(f"{trace.path}/{table}.parquet is not in time order: the trace is damaged, record again")
-    return rows
+    return pd.DataFrame({name: kept[table, name] for name in wanted}, copy=False)
+
+
+@once
+def masks(trace: Trace) -> dict[str, np.ndarray[Any, np.dtype[np.uint64]]]:
+    """The wakeups table's masks idle, sched_idle and allowed, each uint64 (rows, words)."""
+    rows = trace.array("wakeups", ["idle", "sched_idle", "allowed"])
+    return {name: np.ascontiguousarray(rows[name]) for name in ("idle", "sched_idle", "allowed")}
 
 
 @once
 def switches(trace: Trace) -> pd.DataFrame:
-    """ts, cpu, prev_pid, next_pid, prev_on_rq, preempt of the switches table."""
-    return columns(trace, "switches", "cpu", "prev_pid", "next_pid", "prev_on_rq", "preempt")
+    """ts, cpu, prev_pid, next_pid, prev_on_rq of the switches table."""
+    return columns(trace, "switches", "cpu", "prev_pid", "next_pid", "prev_on_rq")
+
+
+@once
+def loss_windows(trace: Trace) -> dict[str, pd.DataFrame]:
+    """Loss windows per ring that the trace has a table of: cpu, start, end (ns), missing (records)."""
+    firsts = {ring: [table for table in tables.values() if trace.has(table)] for ring, tables in RINGS.items()}
+    return {ring: trace.loss(tables[0]) for ring, tables in firsts.items() if tables}
 
 
 @once
 def losses(trace: Trace) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-    """For wakeups and switches, where present: loss windows of all CPUs merged, int64 (n, 2), disjoint and sorted."""
+    """Per ring the loss windows of all CPUs merged: int64 (n, 2), disjoint and sorted."""
     return {
-        table: _merged(trace.loss(table)[["start", "end"]].to_numpy(np.int64))
-        for table in ("wakeups", "switches")
-        if trace.has(table)
+        ring: _merged(windows[["start", "end"]].to_numpy(np.int64)) for ring, windows in loss_windows(trace).items()
     }
 
 

@@ -49,7 +49,7 @@ def df_waits(trace: Trace) -> pd.DataFrame:
     row, begin, run = row[first], begin[first], run[first]
     end = np.append(switched["ts"].to_numpy(np.int64), trace.span[1])[run]
     state = np.where(run < 0, Wait.CENSORED, Wait.RUN).astype(np.uint8)
-    state[overlaps_loss(losses(trace)["switches"], begin, end)] = Wait.UNCLEAN
+    state[overlaps_loss(losses(trace)["switch"], begin, end)] = Wait.UNCLEAN
     return pd.DataFrame(
         {
             "row": row,

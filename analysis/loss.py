@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from ..trace import RINGS, Trace
+from ..trace import Trace
+from .inputs import loss_windows, losses
 
 
 def df_loss(trace: Trace) -> pd.DataFrame:
@@ -15,11 +16,7 @@ def df_loss(trace: Trace) -> pd.DataFrame:
     windows: of loss; blind_s: seconds inside them.
     """
     rows = []
-    for ring, tables in RINGS.items():
-        present = [table for table in tables.values() if trace.has(table)]
-        if not present:
-            continue
-        windows = trace.loss(present[0])
+    for ring, windows in loss_windows(trace).items():
         tried = {r["cpu"]: r["tried"] for r in trace.meta.get("rings", []) if r["ring"] == ring}
         for cpu in sorted({*tried, *windows["cpu"].tolist()}):
             mine = windows[windows["cpu"] == cpu]
@@ -30,10 +27,9 @@ def df_loss(trace: Trace) -> pd.DataFrame:
 
 def df_clean(trace: Trace) -> pd.DataFrame:
     """Loss per ring. Columns: ring; lost (records); clean: share of the span in which no CPU was in a loss window."""
+    begin, end = trace.span
     rows = []
-    for ring, tables in RINGS.items():
-        present = [table for table in tables.values() if trace.has(table)]
-        if present:
-            lost = int(trace.loss(present[0])["missing"].sum())
-            rows.append((ring, lost, trace.clean_share(present[0])))
+    for ring, windows in loss_windows(trace).items():
+        blind = sum(stop - start for start, stop in losses(trace)[ring].tolist())
+        rows.append((ring, int(windows["missing"].sum()), 1 - blind / max(1, end - begin)))
     return pd.DataFrame(rows, columns=["ring", "lost", "clean"])

@@ -12,7 +12,7 @@ import numpy as np
 from ..schema import Outcome
 from ..topology import Topology
 from ..trace import Trace
-from .inputs import columns, once, switches
+from .inputs import columns, masks, once, switches
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -83,8 +83,9 @@ def idle_words(trace: Trace) -> tuple[Words, Words]:
     covered = llc[wakeups["cpu"]] | llc[wakeups["prev_cpu"]]
     covered[has == MASKS_ALL] = mask_words(np.ones(trace.topology.nr_cpus, bool))
     covered[has == 0] = 0
-    idle = (rebuilt & ~covered) | (trace.array("wakeups", ["idle"])["idle"] & covered)
-    return idle, covered | mask_words(known)
+    idle: Words = np.bitwise_or(rebuilt & ~covered, masks(trace)["idle"] & covered)
+    seen: Words = covered | mask_words(known)
+    return idle, seen
 
 
 @once

@@ -11,6 +11,7 @@ import pandas as pd
 from ..schema import Outcome
 from ..trace import Trace
 from .distance import NAMES
+from .inputs import once
 from .tasks import df_tasks, selected
 from .wakeups import df_wakeups, pair_codes
 
@@ -64,29 +65,38 @@ def df_paths(trace: Trace, replay: pd.DataFrame | None = None, task: str | None 
 def df_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Who woke whom, by decisions in task context. Needs tables wakeups and tasks. task: as waker or wakee.
 
-    Columns: waker, wakee (labels); waker_code, wakee_code; decisions; share; to_waker: the chosen CPU was the waker's;
-    to_prev: it was prev_cpu and not the waker's; elsewhere; then one per distance: decisions that moved that far.
+    Columns: waker, wakee (labels); waker_code, wakee_code; decisions; share (of the trace's); to_waker: the chosen CPU
+    was the waker's; to_prev: it was prev_cpu and not the waker's; elsewhere; then one per distance: decisions that
+    moved that far.
     """
+    pairs, chosen = _all_pairs(trace), selected(trace, task)
+    return pairs[chosen[pairs["waker_code"]] | chosen[pairs["wakee_code"]]].reset_index(drop=True)
+
+
+@once
+def _all_pairs(trace: Trace) -> pd.DataFrame:
     rows = df_wakeups(trace)
     codes, pairs = pair_codes(trace)
-    chosen = selected(trace, task)
-    keep = (rows["decision"] & rows["by_task"] & (chosen[rows["waker"]] | chosen[rows["wakee"]])).to_numpy()
-    rows = rows[keep]
-    to_waker = rows["chosen_cpu"] == rows["cpu"]
-    to_prev = (rows["chosen_cpu"] == rows["prev_cpu"]) & ~to_waker
-    moved = {name: rows["moved"] == code for code, name in enumerate(NAMES)}
-    marks = pd.DataFrame({"decisions": True, "to_waker": to_waker, "to_prev": to_prev, **moved})
-    table = pd.DataFrame(
-        {name: np.bincount(codes[keep], marks[name], minlength=len(pairs)).astype(np.int64) for name in marks}
-    )
-    table.insert(1, "share", table["decisions"] / max(1, len(rows)))
-    table.insert(4, "elsewhere", table["decisions"] - table["to_waker"] - table["to_prev"])
+    kept = (rows["decision"] & rows["by_task"]).to_numpy()
+    pair, (cpu, prev, chosen) = codes[kept], (rows[c].to_numpy()[kept] for c in ("cpu", "prev_cpu", "chosen_cpu"))
+    moved = np.bincount(pair * len(NAMES) + rows["moved"].to_numpy()[kept], minlength=len(pairs) * len(NAMES))
+    moved = moved.reshape(len(pairs), len(NAMES))
     labels = df_tasks(trace)["label"].to_numpy(object)
-    table.insert(0, "waker", labels[pairs["waker"]])
-    table.insert(1, "wakee", labels[pairs["wakee"]])
-    table.insert(2, "waker_code", pairs["waker"])
-    table.insert(3, "wakee_code", pairs["wakee"])
-    table = table.loc[table["decisions"] > 0].copy()
+    table = pd.DataFrame(
+        {
+            "waker": labels[pairs["waker"]],
+            "wakee": labels[pairs["wakee"]],
+            "waker_code": pairs["waker"],
+            "wakee_code": pairs["wakee"],
+            "decisions": moved.sum(axis=1),
+            "share": moved.sum(axis=1) / max(1, len(pair)),
+            "to_waker": np.bincount(pair[chosen == cpu], minlength=len(pairs)),
+            "to_prev": np.bincount(pair[(chosen == prev) & (chosen != cpu)], minlength=len(pairs)),
+        }
+    )
+    table["elsewhere"] = table["decisions"] - table["to_waker"] - table["to_prev"]
+    table[NAMES] = moved
+    table = table.loc[table["decisions"] > 0]
     return table.sort_values("decisions", ascending=False, kind="stable", ignore_index=True)
 
 

@@ -15,11 +15,13 @@ from rich.table import Table as RichTable
 
 from ..errors import TraceError, UsageError
 from ..trace import Trace
+from .distance import NAMES
 from .loss import df_clean
 from .sections import SECTIONS, Finding, Section, View
 
 ROWS = 12  # of a long table shown on a terminal; JSON has all
 ODD = 3
+HIDDEN = ("code", "waker_code", "wakee_code")  # what joins tables in JSON
 
 
 @dataclass
@@ -50,7 +52,10 @@ class Report:
             if section.missing:
                 console.print(shown(section.missing), highlight=False)
             for table in section.tables:
-                console.print(_rich(table.title, table.data))
+                none = "" if len(table.data) else ": none"
+                console.print(f"[italic]{table.title}[/italic]{none}", highlight=False)
+                if len(table.data):
+                    console.print(_rich(table.data))
 
 
 def build_report(
@@ -123,15 +128,15 @@ def _plain_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _rich(title: str, data: pd.DataFrame) -> RichTable:
+def _rich(data: pd.DataFrame) -> RichTable:
     more = len(data) - ROWS
     caption = f"{more:,} more rows with --json" if more > 0 else None
-    table = RichTable(title=title, title_justify="left", caption=caption, caption_justify="left", box=None)
-    visible = [c for c in data.columns if not str(c).endswith("code")]
+    table = RichTable(caption=caption, caption_justify="left", box=None)
+    visible = [str(c) for c in data.columns if not (c in HIDDEN or (c in NAMES and not data[c].any()))]
     for column in visible:
-        table.add_column(str(column), justify="left" if data[column].dtype == object else "right", overflow="fold")
+        table.add_column(column, justify="left" if data[column].dtype == object else "right", overflow="fold")
     for row in data[visible].head(ROWS).itertuples(index=False):
-        table.add_row(*(_cell(str(c), v) for c, v in zip(visible, row, strict=True)))
+        table.add_row(*(_cell(c, v) for c, v in zip(visible, row, strict=True)))
     return table
 
 

@@ -76,6 +76,6 @@ def _sums(
     """
     mine = which & (code >= 0)
     begin = np.append(end if ts is None else ts, 0)[begin_row]
-    whole = mine & (begin_row >= 0) & ~overlaps_loss(losses(trace)["switches"], begin, end)
+    whole = mine & (begin_row >= 0) & ~overlaps_loss(losses(trace)["switch"], begin, end)
     length = np.bincount(code[whole], (end - begin)[whole], minlength=count) / 1e6
     return length, np.bincount(code[whole], minlength=count), np.bincount(code[mine & ~whole], minlength=count)

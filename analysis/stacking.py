@@ -11,7 +11,7 @@ import pandas as pd
 
 from ..schema import NEVER
 from ..trace import Trace
-from .inputs import columns, once, switches
+from .inputs import columns, masks, once, switches
 from .latency import Wait, df_waits
 from .match import first_after
 from .occupancy import Words, idle_words, llc_words
@@ -140,9 +140,9 @@ def is_sync(wake_flags: np.ndarray[Any, Any], sd_flag: np.ndarray[Any, Any]) -> 
 
 def _stacking(trace: Trace, row: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     idle, known = (words[row] for words in idle_words(trace))
-    masks = trace.array("wakeups", ["allowed", "sched_idle", "has_masks"])[row]
-    usable = idle | np.where(masks["has_masks"][:, None] > 0, masks["sched_idle"], 0).astype(np.uint64)
-    free = idle & masks["allowed"]
+    has = columns(trace, "wakeups", "has_masks")["has_masks"].to_numpy()[row]
+    usable = idle | np.where(has[:, None] > 0, masks(trace)["sched_idle"][row], np.uint64(0))
+    free = idle & masks(trace)["allowed"][row]
     stacking = np.full(len(row), Stacking.NO_OTHER, np.uint8)
     stacking[free.any(axis=1)] = Stacking.MACHINE
     stacking[(free & llc_words(trace.topology)[chosen]).any(axis=1)] = Stacking.LLC

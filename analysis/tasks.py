@@ -130,18 +130,18 @@ def _number(pid, start, size):  # type: ignore[no-untyped-def]
     """
     newest = np.full(size, -1, np.int64)
     older = np.empty(len(pid), np.int64)
+    starts = np.empty(len(pid), np.int64)
     firsts = np.empty(len(pid), np.int64)
     codes = np.empty(len(pid), np.int64)
     count = 0
     for i in range(len(pid)):
         code = newest[pid[i]]
-        while code >= 0 and start[firsts[code]] != start[i]:
+        while code >= 0 and starts[code] != start[i]:
             code = older[code]
         if code < 0:
             code = count
             count += 1
-            firsts[code] = i
-            older[code] = newest[pid[i]]
+            starts[code], firsts[code], older[code] = start[i], i, newest[pid[i]]
             newest[pid[i]] = code
         codes[i] = code
     return codes, firsts[:count].copy()

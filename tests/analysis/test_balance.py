@@ -30,10 +30,10 @@ def test_who_moved_it(trace):
         ],
     )
     assert [Mover(m).name for m in df_moved(made)["mover"]] == [
-        "PULL", "PULL", "STOPPER", "SELF", "NUMA", "NUMA", "STOPPER",
+        "BALANCE", "BALANCE", "STOPPER", "SELF", "NUMA", "NUMA", "STOPPER",
     ]  # fmt: skip
     table = df_migrations(made).set_index("mover")
-    assert table["migrations"].to_dict() == {"numa": 2, "pull": 2, "stopper": 2, "self": 1}
+    assert table["migrations"].to_dict() == {"numa": 2, "balance": 2, "stopper": 2, "self": 1}
     assert table.loc["numa", "cross"] == 2
     assert df_migrations(made, task="c")["migrations"].tolist() == [1]
 

@@ -43,7 +43,7 @@ def test_a_pull_taken_back_is_a_cycle(trace):
     fights = df_fights(made)
     assert fights[["task", "waker", "mover", "held_ms", "faults"]].to_numpy().tolist() == [
         ["b:2", "a:1", "numa", 50.0, 1.0],
-        ["b:2", "a:1", "pull", 10.0, 0.0],
+        ["b:2", "a:1", "balance", 10.0, 0.0],
     ]
     assert fights[["home_nid", "pulled_nid"]].to_numpy().tolist() == [[1, 0], [1, 0]]
     assert len(df_fights(made, within_ms=2000)) == 3

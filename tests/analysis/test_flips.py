@@ -104,9 +104,9 @@ def test_over_time_in_equal_bins(trace):
         ],
     )
     table = df_flips_over_time(made, bins=10)
-    assert table[["bin", "start", "wakeups", "flipped", "highest", "last"]].to_numpy().tolist() == [
-        [1, 10, 2, 1, 5, 5],
-        [9, 90, 1, 1, 6, 6],
+    assert table[["bin", "start_ms", "wakeups", "flipped", "highest", "last"]].to_numpy().tolist() == [
+        [1, 1e-5, 2, 1, 5, 5],
+        [9, 9e-5, 1, 1, 6, 6],
     ]
 
 
