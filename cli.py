@@ -56,12 +56,14 @@ def record(
         str | None, typer.Option(help="deep, decision or tracepoint; else the best of the last two.")
     ] = None,
     ring: Annotated[int, typer.Option(min=0, max=1024, help="MiB of each CPU's wakeup ring; 0: by memory.")] = 0,
+    loader: Annotated[str | None, typer.Option(help="libbpf, or bcc for kernels without BTF; else what fits.")] = None,
+    vmlinux: Annotated[Path | None, typer.Option(help="A vmlinux with DWARF to take types from, not BTF.")] = None,
 ) -> None:
     """Record every wakeup, switch and migration while a command runs, or until Ctrl-C."""
     from .show import show_recorded, status_line
-    from .tracers.btf import Btf
+    from .tracers.offsets import kernel_types
     from .tracers.doctor import BAD, privileges
-    from .tracers.probes import TIERS, Probes, plan
+    from .tracers.probes import LOADERS, TIERS, Probes, plan
     from .tracers.recorder import check_output, give_to_caller
     from .tracers.recorder import record as run
     from .tracers.workloads import workload
@@ -70,13 +72,15 @@ def record(
         raise UsageError("give either --workload or a command, not both")
     if tier not in (None, *TIERS):
         raise UsageError(f"--tier {tier}: choose from {', '.join(TIERS)}")
+    if loader not in (None, *LOADERS):
+        raise UsageError(f"--loader {loader}: choose from {', '.join(LOADERS)}")
     check = privileges()
     if check.state == BAD:
         raise PrivilegeError(f"recording needs privileges ({check.found}): {check.remedy}")
     path = output or _name(command[0] if command else (load or "trace"))
     check_output(path)
     seconds = duration or 10.0
-    made = plan(Btf.kernel(), tier)
+    made = plan(kernel_types(vmlinux), tier, loader)
     with (
         workload(load, seconds) if load else nullcontext() as ready,
         Probes(made) as probes,
