@@ -61,8 +61,8 @@ def record(
 ) -> None:
     """Record every wakeup, switch and migration while a command runs, or until Ctrl-C."""
     from .show import show_recorded, status_line
-    from .tracers.offsets import kernel_types
     from .tracers.doctor import BAD, privileges
+    from .tracers.offsets import kernel_types
     from .tracers.probes import LOADERS, TIERS, Probes, plan
     from .tracers.recorder import check_output, give_to_caller
     from .tracers.recorder import record as run
