@@ -61,8 +61,8 @@ def record(
 ) -> None:
     """Record every wakeup, switch and migration while a command runs, or until Ctrl-C."""
     from .show import show_recorded, status_line
-    from .tracers.offsets import kernel_types
     from .tracers.doctor import BAD, privileges
+    from .tracers.offsets import kernel_types
     from .tracers.probes import LOADERS, TIERS, Probes, plan
     from .tracers.recorder import check_output, give_to_caller
     from .tracers.recorder import record as run
@@ -229,6 +229,9 @@ def contrast(
         typer.Option(help="RELEASE[+PATCH…], such as 6.12+nak-affine, or own[+PATCH…]; the first is the base."),
     ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Parquet: each decision by policy.")] = None,
+    approximate: Annotated[
+        bool, typer.Option(help="Take what was captured for what an old kernel looks at (docs/variants.md).")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a trace under several policies and say which decisions move, and where to."""
@@ -238,7 +241,7 @@ def contrast(
 
     opened = Trace.open(trace)
     names = policy if len(policy) > 1 else [OWN, *policy]
-    found = run(opened, [(name, named(name, opened.meta)) for name in names])
+    found = run(opened, [(name, named(name, opened.meta)) for name in names], approximate)
     if output:
         write_parquet(output, found)
     if as_json:

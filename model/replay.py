@@ -53,6 +53,30 @@ def replay(wakeups: Array, topology: Topology, policy: Policy, hz: int) -> Array
     return results
 
 
+def mark_flickers(wakeups: Array, switches: Array) -> None:
+    """Let idle_exit differ from idle for every CPU that began or ceased to idle while the kernel decided.
+
+    Words at entry and exit miss a CPU that changed and changed back; its switches do not. switches: rows with ts, cpu,
+    prev_pid and next_pid in time order. Only words read from the runqueues (has_masks 1) are marked: elsewhere ts_exit
+    is not when the decision ended.
+    """
+    idle = switches[(switches["prev_pid"] == 0) | (switches["next_pid"] == 0)]
+    _mark_flickers(wakeups, np.ascontiguousarray(idle["ts"]), np.ascontiguousarray(idle["cpu"]))
+
+
+@compiled
+def _mark_flickers(wakeups: Array, when: Array, cpus: Array) -> None:
+    for i in range(len(wakeups)):
+        row = wakeups[i]
+        if row["has_masks"] != 1:
+            continue
+        at = np.searchsorted(when, row["ts"])
+        while at < len(when) and when[at] <= row["ts_exit"]:
+            word, bit = cpus[at] >> 6, np.uint64(1) << np.uint64(cpus[at] & 63)
+            row["idle_exit"][word] = (row["idle_exit"][word] & ~bit) | (~row["idle"][word] & bit)
+            at += 1
+
+
 @compiled
 def _replay(wakeups: Array, machine: Machine, policy: Policy, hz: int, w: Wakeup, results: Array) -> None:
     for i in range(len(wakeups)):

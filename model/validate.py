@@ -19,8 +19,9 @@ from .affine import Affine
 from .flips import COLUMNS, FlipCheck, check_flips
 from .idle import Path
 from .kernels import Kernel, policy_for
+from .order import Calls, same_calls
 from .policy import AffineCount, Policy
-from .replay import Certainty, replay
+from .replay import Certainty, mark_flickers, replay
 from .topo import Array
 from .wakeup import Doubt
 
@@ -56,6 +57,8 @@ class Validation:
     path: dict[str, Share]
     distance: dict[str, Share]
     affine: dict[str, Share]
+    order: Share
+    out_of_order: list[int]
     doubts: dict[str, int]
     impossible: int
     not_placed: dict[str, int]
@@ -77,10 +80,11 @@ class Validation:
         fraction of the span without loss. by_certainty, by_path (undecidable ones under UNDECIDABLE), by_distance (how
         far the kernel moved the wakee from prev), affine (attempts, moves: wake_affine's verdict on exact decisions
         against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds being Wilson's at
-        95 %. doubts: fact missed -> undecidable decisions that missed it. not_placed: outcome -> wakeups that never
-        came to placement, or whose placement is not modelled. flips: {matched, unchanged, unexplained, lost}.
-        disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu, inputs: {column: value}}, the certain and the
-        farthest first.
+        95 %. order: the same of exact decisions of tier deep, agree being those in which the kernel made the calls
+        that the model makes, in the same order; out_of_order: rows of the first 20 others. doubts: fact missed ->
+        undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement, or whose
+        placement is not modelled. flips: {matched, unchanged, unexplained, lost}. disagreements: at most 20, {wakeup:
+        row, model: {…}, kernel_cpu, inputs: {column: value}}, the certain and the farthest first.
         """
         certainty = {name: share.decisions for name, share in self.certainty.items()}
         return {
@@ -99,6 +103,8 @@ class Validation:
             "by_path": _dicts(self.path),
             "by_distance": _dicts(self.distance),
             "affine": _dicts(self.affine),
+            "order": self.order.to_dict(),
+            "out_of_order": self.out_of_order,
             "doubts": self.doubts,
             "not_placed": self.not_placed,
             "flips": {name: getattr(self.flips, name) for name in ("matched", "unchanged", "unexplained", "lost")},
@@ -129,8 +135,16 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     if not hz:
         kernel.unseen.append("HZ is unknown: taken as 250")
     tally = _Tally(trace.topology, kernel.policy)
+    columns = ["ts", "cpu", "prev_pid", "next_pid"]
+    switches = trace.array("switches", columns) if trace.has("switches") else None
+    calls = Calls(trace) if trace.meta.get("tier") == "deep" else None
     for wakeups, first in _chunks(trace):
-        tally.add(wakeups, replay(wakeups, trace.topology, kernel.policy, hz or 250), first)
+        if switches is not None:
+            mark_flickers(wakeups, switches)
+        results = replay(wakeups, trace.topology, kernel.policy, hz or 250)
+        tally.add(wakeups, results, first)
+        if calls is not None:
+            tally.add_order(same_calls(wakeups, results, calls, trace.topology, kernel.policy, hz or 250), first)
     windows = trace.loss("wakeups")[["start", "end"]].itertuples(index=False, name=None)
     return Validation(
         kernel=kernel,
@@ -139,6 +153,8 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
         path=tally.path,
         distance=tally.distance,
         affine=tally.affine,
+        order=tally.order,
+        out_of_order=tally.out_of_order,
         doubts=tally.doubts,
         impossible=tally.impossible,
         not_placed=tally.not_placed,
@@ -168,6 +184,8 @@ class _Tally:
         self.path: dict[str, Share] = {}
         self.distance: dict[str, Share] = {}
         self.affine: dict[str, Share] = {}
+        self.order = Share()
+        self.out_of_order: list[int] = []
         self.doubts: dict[str, int] = {}
         self.impossible = 0
         self.not_placed: dict[str, int] = {}
@@ -192,6 +210,12 @@ class _Tally:
                 self.doubts[doubt.name or ""] = self.doubts.get(doubt.name or "", 0) + missed
         self.impossible += int(np.count_nonzero(results["possible"] == 0))
         self._keep_worst(wakeups, results, np.flatnonzero(results["possible"] == 0), first + placed)
+
+    def add_order(self, verdicts: Array, first: int) -> None:
+        """Add what same_calls says of replayed wakeups."""
+        self.order.decisions += int(np.count_nonzero(verdicts >= 0))
+        self.order.agree += int(np.count_nonzero(verdicts == 1))
+        self.out_of_order = [*self.out_of_order, *(first + np.flatnonzero(verdicts == 0)).tolist()][:WORST]
 
     def _count(self, shares: dict[str, Share], names: list[str], of: Array, agree: Array) -> None:
         decisions = np.bincount(of, minlength=len(names))

@@ -37,7 +37,8 @@ def mixed(clients: int, seconds: float) -> Iterator[Load]:
     """
     with workload(f"tbench:{clients}", seconds) as tbench, workload("hackbench:1", seconds) as hackbench:
         hogs = [_program("chrt"), "--idle", "0", _program("stress-ng"), "--quiet", "--cpu", str(clients)]
-        yield Load([sys.executable, "-m", __name__, "beside", *hogs, "--", *hackbench.command, "--", *tbench.command])
+        beside = [sys.executable, "-m", __name__, "beside"]
+        yield Load([*beside, *hogs, "--", *hackbench.command, "--", *tbench.command], ends=False)
 
 
 @contextmanager
@@ -63,14 +64,16 @@ def _program(name: str) -> str:
 
 
 def beside(commands: list[list[str]]) -> int:
-    """Run the last command with the others beside it, and end those with it; returns its exit status."""
+    """Run the last command with the others beside it, and end those with it or on SIGTERM; returns its exit status."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     null = subprocess.DEVNULL
     others = [
         subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
         for command in commands[:-1]
     ]
     try:
-        return subprocess.run(commands[-1]).returncode
+        with subprocess.Popen(commands[-1]) as last:
+            return last.wait()
     finally:
         for other in others:
             os.killpg(other.pid, signal.SIGKILL)

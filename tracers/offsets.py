@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import KernelError
 from ..model.kernels import NEEDS
 from .btf import ENUM, STRUCT, VAR, VMLINUX, Btf
 
