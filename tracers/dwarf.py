@@ -25,8 +25,10 @@ from ..errors import KernelError
 from .offsets import ENUMERATORS, FUNCTIONS, ROOT, TRACEPOINTS, Types, flag_bits, wanted
 
 NOTES = Path("/sys/kernel/notes")
-PLACES = ("usr/lib/debug/boot/vmlinux-{}", "usr/lib/debug/lib/modules/{}/vmlinux", "lib/modules/{}/build/vmlinux")
-PLACES += ("usr/lib/debug/boot/vmlinux-*", "usr/lib/debug/lib/modules/*/vmlinux", "lib/modules/*/build/vmlinux")
+PLACES = (
+    *("usr/lib/debug/boot/vmlinux-{}", "usr/lib/debug/lib/modules/{}/vmlinux", "lib/modules/{}/build/vmlinux"),
+    *("usr/lib/debug/boot/vmlinux-*", "usr/lib/debug/lib/modules/*/vmlinux", "lib/modules/*/build/vmlinux"),
+)
 
 # Units that are read, and the part each is known by; from 5.18 on build_utility.c includes topology.c.
 UNITS = {"kernel/sched/core.c": "core", "kernel/sched/fair.c": "fair", "kernel/cpu.c": "cpu"}

@@ -91,7 +91,11 @@ def compare(pair, span, by):
 def _differ(a, b):
     fields = {n: np.asarray(a[n] != b[n]).reshape(len(a), -1).any(axis=1) for n in a.dtype.names if n not in TIMES}
     differ = np.any(list(fields.values()), axis=0)
-    return {"count": len(a), "differ": int(differ.sum()), "fields": {n: int(f.sum()) for n, f in fields.items() if f.any()}}
+    return {
+        "count": len(a),
+        "differ": int(differ.sum()),
+        "fields": {n: int(f.sum()) for n, f in fields.items() if f.any()},
+    }
 
 
 def main():
