@@ -77,9 +77,7 @@ def _bpf() -> Iterator[Check]:
     except WakescopeError as error:
         yield Check("types", BAD, str(error))
         return
-    yield Check(
-        "types", OK if types.btf else NOTE, f"from {types.origin}", "" if types.btf else "this kernel has no BTF"
-    )
+    yield Check("types", OK if types.btf else NOTE, f"from {types.origin}")
     try:
         made = plan(types)
     except WakescopeError as error:

@@ -34,6 +34,7 @@ PLACES = (
 UNITS = {"kernel/sched/core.c": "core", "kernel/sched/fair.c": "fair", "kernel/cpu.c": "cpu"}
 UNITS |= {"kernel/sched/topology.c": "topology", "kernel/sched/build_utility.c": "topology"}
 
+_ALIASES = ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type", "DW_TAG_restrict_type")
 _STRUCT = ("DW_TAG_structure_type", "DW_TAG_union_type")
 
 
@@ -102,7 +103,7 @@ def read(vmlinux: Path) -> Types:
     """Types from a vmlinux. Raises KernelError if it has no DWARF, or none of the scheduler."""
     with vmlinux.open("rb") as file:
         elf = ELFFile(file)
-        if not elf.has_dwarf_info():
+        if not (elf.get_section_by_name(".debug_info") or elf.get_section_by_name(".zdebug_info")):
             raise KernelError(f"{vmlinux} has no DWARF: it was stripped, or built without CONFIG_DEBUG_INFO")
         reader, unread = _Reader(Types(str(vmlinux))), set(UNITS.values())
         # Relocations of a linked vmlinux (--emit-relocs) are applied already.
@@ -183,12 +184,14 @@ def _members(die: DIE, base: int = 0) -> Iterator[tuple[str, tuple[int, int]]]:
 
 def _plain(die: DIE) -> DIE:
     """A type without typedefs and qualifiers."""
-    while "DW_AT_byte_size" not in die.attributes and "DW_AT_type" in die.attributes and die.tag != "DW_TAG_array_type":
+    while die.tag in _ALIASES and "DW_AT_type" in die.attributes:
         die = _type(die)
     return die
 
 
 def _size(die: DIE) -> int:
+    if die.tag == "DW_TAG_pointer_type":
+        return 8
     if die.tag != "DW_TAG_array_type":
         size = die.attributes.get("DW_AT_byte_size")
         return int(size.value) if size else 0

@@ -134,7 +134,7 @@ def _place(member: re.Match[str], place: tuple[int, int] | None, bodies: dict[st
 def _absent(member: re.Match[str], bodies: dict[str, str]) -> str:
     body = bodies.get(member[1].strip().removeprefix("struct "), "")
     if "*" in member[1] or not body:
-        return f"\t__int128 {member[2]};\n"
+        return f"\t__int128 {member[2]} __attribute__((packed));\n"
     return "\tstruct {\n" + "".join(_absent(inner, bodies) for inner in _members(body)) + f"\t}} {member[2]};\n"
 
 
