@@ -115,7 +115,11 @@ def test_an_installed_vmlinux_is_found_by_its_build_id(running, monkeypatch):
 
 def test_candidates_begin_with_the_running_release(tmp_path, monkeypatch):
     monkeypatch.setattr(dwarf.platform, "release", lambda: "6.1.0")
-    for name in ("usr/lib/debug/boot/vmlinux-5.10.0", "usr/lib/debug/boot/vmlinux-6.1.0", "lib/modules/x/build/vmlinux"):
+    for name in (
+        "usr/lib/debug/boot/vmlinux-5.10.0",
+        "usr/lib/debug/boot/vmlinux-6.1.0",
+        "lib/modules/x/build/vmlinux",
+    ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     found = [str(p.relative_to(tmp_path)) for p in dwarf.candidates(tmp_path)]

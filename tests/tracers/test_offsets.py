@@ -68,10 +68,11 @@ CHECK = """
 int main(void)
 {
 	struct outer___v1 *p = NULL;
-	printf("%zu %zu %zu %zu %zu %zu %zu ", offsetof(struct outer___v1, avg.load), offsetof(struct outer___v1, flags),
-	       sizeof(p->flags), offsetof(struct outer___v1, node), sizeof(p->node), sizeof(p->comm), sizeof(*p));
-	printf("%d %d %d %d %d %d", (typeof(p->node))-1 < 0, ABSENT(p->avg.gone), ABSENT(p->old), ABSENT(p->stats.a),
-	       ABSENT(p->missing), ABSENT(p->comm));
+	printf("%zu %zu %zu ", offsetof(struct outer___v1, avg.load), offsetof(struct outer___v1, flags), sizeof(p->flags));
+	printf("%zu %zu ", offsetof(struct outer___v1, node), sizeof(p->node));
+	printf("%zu %zu %d ", sizeof(p->comm), sizeof(*p), (typeof(p->node))-1 < 0);
+	printf("%d %d %d ", ABSENT(p->avg.gone), ABSENT(p->old), ABSENT(p->stats.a));
+	printf("%d %d", ABSENT(p->missing), ABSENT(p->comm));
 }
 """
 
