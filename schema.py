@@ -114,6 +114,9 @@ WAKEUPS = HEADER + _columns(
     waker_decay_ts        | <u8  | jiffies | current.wakee_flip_decay_ts at entry
     wakee_decay_ts        | <u8  | jiffies | p.wakee_flip_decay_ts at entry
     waker_decay_ts_exit   | <u8  | jiffies | current.wakee_flip_decay_ts at ts_exit
+    jiffies_exit          | <u8  | jiffies | jiffies at ts_exit
+    this_load_exit        | <u8  | load    | this_load at ts_exit, all ones where not read
+    prev_load_exit        | <u8  | load    | prev_load at ts_exit, likewise
     waker_last_wakee_exit | <u4  |         | tag of current.last_wakee at ts_exit
     wake_flags            | <u4  |         | wake_flags as passed (bits by kernel version); 4294967295 unknown
     sd_flag               | <u4  |         | sd_flag as passed up to 5.12, else 0
@@ -158,9 +161,16 @@ WAKEUPS = HEADER + _columns(
     wakee_scan_period     | <u4  | ms      | p.numa_scan_period
     affine_attempts       | <i4  |         | rise of p's nr_wakeups_affine_attempts within the decision, -1 without schedstats
     affine_moves          | <i4  |         | rise of p's nr_wakeups_affine within the decision, -1 without schedstats
+    this_nr_running_exit  | <u4  | tasks   | this_nr_running at ts_exit, 4294967295 where not read
+    prev_nr_running_exit  | <u4  | tasks   | prev_nr_running at ts_exit, likewise
+    this_nr_idle_scan_exit | <i4 | CPUs    | this_nr_idle_scan at ts_exit, -1 where not read
+    prev_nr_idle_scan_exit | <i4 | CPUs    | prev_nr_idle_scan at ts_exit, likewise
+    this_has_idle_cores_exit | <i4 |       | this_has_idle_cores at ts_exit (the decision itself may clear it), likewise
+    prev_has_idle_cores_exit | <i4 |       | prev_has_idle_cores at ts_exit, likewise
     idle                  | mask |         | CPUs idle at entry, within the LLCs of this_cpu and prev_cpu
     idle_exit             | mask |         | the same at ts_exit
     sched_idle            | mask |         | CPUs running only SCHED_IDLE tasks at entry, same span
+    sched_idle_exit       | mask |         | sched_idle at ts_exit
     allowed               | mask |         | p's allowed CPUs (cpus_ptr)
     """
 )
@@ -247,4 +257,4 @@ TABLES: dict[str, tuple[Column, ...]] = {
 def dtype(table: str, words: int = 1) -> np.dtype[np.void]:
     """The packed structured dtype of a table, with masks of shape (words,)."""
     fields = [(c.name, "<u8", (words,)) if c.dtype == MASK else (c.name, c.dtype) for c in TABLES[table]]
-    return np.dtype(fields)  # type: ignore[arg-type]
+    return np.dtype(fields)

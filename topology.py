@@ -15,27 +15,6 @@ from typing import Any
 
 import numpy as np
 
-# Bit positions of struct sched_domain.flags by the kernels that use them (include/linux/sched/sd_flags.h).
-# The order in that header is the numbering, so a header change renumbers: v5.15 added SD_ASYM_CPUCAPACITY_FULL,
-# v6.7 added SD_CLUSTER, v6.18 dropped SD_OVERLAP. Up to v5.7 the bits were fixed constants with LOAD_BALANCE first.
-_FLAGS_5_10 = (
-    "BALANCE_NEWIDLE BALANCE_EXEC BALANCE_FORK BALANCE_WAKE WAKE_AFFINE ASYM_CPUCAPACITY SHARE_CPUCAPACITY SHARE_LLC "
-    "SERIALIZE ASYM_PACKING PREFER_SIBLING OVERLAP NUMA"
-)
-_FLAGS_5_15 = (
-    "BALANCE_NEWIDLE BALANCE_EXEC BALANCE_FORK BALANCE_WAKE WAKE_AFFINE ASYM_CPUCAPACITY ASYM_CPUCAPACITY_FULL "
-    "SHARE_CPUCAPACITY SHARE_LLC SERIALIZE ASYM_PACKING PREFER_SIBLING OVERLAP NUMA"
-)
-_FLAGS_6_7 = (
-    "BALANCE_NEWIDLE BALANCE_EXEC BALANCE_FORK BALANCE_WAKE WAKE_AFFINE ASYM_CPUCAPACITY ASYM_CPUCAPACITY_FULL "
-    "SHARE_CPUCAPACITY CLUSTER SHARE_LLC SERIALIZE ASYM_PACKING PREFER_SIBLING OVERLAP NUMA"
-)
-
-
-def flag_names(order: str, bits: int) -> list[str]:
-    """Names of the set bits, lowest first, for a numbering in header order."""
-    return [name for bit, name in enumerate(order.split()) if bits >> bit & 1]
-
 
 @dataclass
 class Cpu:
@@ -73,6 +52,7 @@ class Topology:
     domains: list[Domain]
     distances: dict[str, list[int]] = field(default_factory=dict)  # node -> distances, as sysfs lists them
     smt_active: bool = False
+    flag_order: list[str] = field(default_factory=list)  # every domain flag this kernel knows, lowest bit first
 
     @property
     def nr_cpus(self) -> int:
@@ -108,6 +88,7 @@ class Topology:
             domains=[Domain(**domain) for domain in data["domains"]],
             distances=data.get("distances", {}),
             smt_active=data.get("smt_active", False),
+            flag_order=data.get("flag_order", []),
         )
 
     @classmethod

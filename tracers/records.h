@@ -54,6 +54,9 @@ struct wakeup {
 	__u64 waker_decay_ts;
 	__u64 wakee_decay_ts;
 	__u64 waker_decay_ts_exit;
+	__u64 jiffies_exit;
+	__u64 this_load_exit;
+	__u64 prev_load_exit;
 	__u32 waker_last_wakee_exit;
 	__u32 wake_flags;
 	__u32 sd_flag;
@@ -98,9 +101,16 @@ struct wakeup {
 	__u32 wakee_scan_period;
 	__s32 affine_attempts;
 	__s32 affine_moves;
+	__u32 this_nr_running_exit;
+	__u32 prev_nr_running_exit;
+	__s32 this_nr_idle_scan_exit;
+	__s32 prev_nr_idle_scan_exit;
+	__s32 this_has_idle_cores_exit;
+	__s32 prev_has_idle_cores_exit;
 	__u64 idle[WORDS];
 	__u64 idle_exit[WORDS];
 	__u64 sched_idle[WORDS];
+	__u64 sched_idle_exit[WORDS];
 	__u64 allowed[WORDS];
 };
 

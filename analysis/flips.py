@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""wakee_flips rebuilt from wakeups and checked against the kernel's own (docs/definitions.md, flips)."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numba
+import numpy as np
+import pandas as pd
+
+from ..errors import TraceError
+from ..schema import Outcome
+from ..trace import Trace
+from .inputs import columns, losses, once, overlaps_loss
+from .match import next_same
+from .tasks import df_tasks, selected
+from .wakeups import df_wakeups
+
+BINS = 50
+
+
+class Check(IntEnum):
+    """How the state after a wakeup compares with what record_wakee()'s rule gives."""
+
+    RULE = 0
+    TICK = 1
+    UNCHANGED = 2
+    REACHED = 3
+    LAST = 4
+    LOSS = 5
+    UNEXPLAINED = 6
+
+
+def hz(trace: Trace) -> int:
+    """The kernel's HZ from meta. Raises TraceError if the recorder did not note it."""
+    value = trace.meta.get("hz")
+    if not value:
+        raise TraceError(f"{trace.path} does not say the kernel's HZ: flips and NUMA timing cannot be rebuilt")
+    return int(value)
+
+
+@once
+def df_flips(trace: Trace) -> pd.DataFrame:
+    """record_wakee() applied to each wakeup, one row per row of wakeups. Needs tables wakeups and tasks.
+
+    Columns: ts (ns); waker: task code; before: waker's flips at entry; after: what the rule makes of them; decayed,
+    flipped: which of its two steps act; check: Check, against the same task's state at its next wakeup; drift: flips
+    found there less flips by the rule (0 unless check is UNCHANGED, REACHED or UNEXPLAINED).
+    """
+    rows = _state(trace)
+    runs = (rows["outcome"] == int(Outcome.PLACED)).to_numpy()
+    after, stamp, decayed, flipped = _record_wakee(
+        rows["jiffies"].to_numpy(np.int64),
+        rows["waker_flips"].to_numpy(np.int64),
+        rows["waker_decay_ts"].to_numpy(np.int64),
+        rows["waker_last_wakee"].to_numpy(),
+        rows["wakee_tag"].to_numpy(),
+        hz(trace),
+    )
+    following = next_same(rows["waker"].to_numpy())
+    check = _compare(rows, runs, after, stamp, following, hz(trace))
+    inside = overlaps_loss(losses(trace)["wakeup"], rows["ts"].to_numpy(), rows["ts"].to_numpy()[following])
+    check[inside & (following >= 0)] = Check.LOSS
+    before = rows["waker_flips"].to_numpy(np.int64)
+    drift = before[following] - np.where(runs, after, before)
+    drift[~np.isin(check, (Check.UNCHANGED, Check.REACHED, Check.UNEXPLAINED))] = 0
+    return pd.DataFrame(
+        {
+            "ts": rows["ts"],
+            "waker": rows["waker"],
+            "before": rows["waker_flips"],
+            "after": np.where(runs, after, before).astype(np.uint32),
+            "decayed": decayed & runs,
+            "flipped": flipped & runs,
+            "check": check,
+            "drift": drift,
+        }
+    )
+
+
+def df_flip_check(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """How many wakeups of selected wakers are in each class of Check. Needs tables wakeups and tasks.
+
+    Columns: check (name, lower case); wakeups; share.
+    """
+    flips = df_flips(trace)
+    checks = flips["check"].to_numpy()[selected(trace, task)[flips["waker"]]]
+    counts = np.bincount(checks, minlength=len(Check))
+    return pd.DataFrame(
+        {"check": [c.name.lower() for c in Check], "wakeups": counts, "share": counts / max(1, len(checks))}
+    )
+
+
+def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) -> pd.DataFrame:
+    """Each selected waker's flips in equal bins of the trace's span. Needs tables wakeups and tasks.
+
+    Columns: task (label); code; bin (0 … bins - 1); start_ms (since the trace began); wakeups; flipped; decayed;
+    highest: most flips seen in the bin; last: flips after its last wakeup of the bin.
+    """
+    flips = df_flips(trace)
+    flips = flips[selected(trace, task)[flips["waker"]]]
+    begin, end = trace.span
+    width = max(1, -(-(end - begin + 1) // bins))
+    grouped = flips.assign(bin=np.clip((flips["ts"].astype(np.int64) - begin) // width, 0, bins - 1)).groupby(
+        ["waker", "bin"], sort=True
+    )
+    table = grouped.agg(
+        wakeups=("after", "size"),
+        flipped=("flipped", "sum"),
+        decayed=("decayed", "sum"),
+        highest=("after", "max"),
+        last=("after", "last"),
+    ).reset_index(names=["code", "bin"])
+    table.insert(0, "task", df_tasks(trace)["label"].to_numpy(object)[table["code"]])
+    table.insert(3, "start_ms", table["bin"] * width / 1e6)
+    return table
+
+
+def df_flippers(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """Selected wakers by their highest flips. Needs tables wakeups and tasks.
+
+    Columns: task (label); wakeups; flipped; decayed; first, highest, last: flips; drift: sum of differences between
+    the kernel's flips and the rule's.
+    """
+    flips = df_flips(trace)
+    flips = flips[selected(trace, task)[flips["waker"]]]
+    table = (
+        flips.groupby("waker")
+        .agg(
+            wakeups=("after", "size"),
+            flipped=("flipped", "sum"),
+            decayed=("decayed", "sum"),
+            first=("before", "first"),
+            highest=("after", "max"),
+            last=("after", "last"),
+            drift=("drift", "sum"),
+        )
+        .reset_index(names="task")
+    )
+    table["task"] = df_tasks(trace)["label"].to_numpy(object)[table["task"]]
+    return table.sort_values(["highest", "wakeups"], ascending=False, kind="stable", ignore_index=True)
+
+
+@once
+def _state(trace: Trace) -> pd.DataFrame:
+    """What record_wakee() reads and writes, at entry."""
+    names = ("outcome", "jiffies", "jiffies_exit", "waker_flips", "waker_decay_ts", "waker_last_wakee", "wakee_tag")
+    return columns(trace, "wakeups", *names).assign(waker=df_wakeups(trace)["waker"])
+
+
+def _compare(
+    rows: pd.DataFrame,
+    runs: np.ndarray[Any, Any],
+    after: np.ndarray[Any, Any],
+    stamp: np.ndarray[Any, Any],
+    following: np.ndarray[Any, Any],
+    hz: int,
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Check of each row: the state at the task's next wakeup against this one's, changed by the rule or not."""
+    flips, last = rows["waker_flips"].to_numpy(np.int64), rows["waker_last_wakee"].to_numpy()
+    decay_ts, jiffies, jiffies_exit = (
+        rows[c].to_numpy(np.int64) for c in ("waker_decay_ts", "jiffies", "jiffies_exit")
+    )
+    found_flips, found_last, found_stamp = flips[following], last[following], decay_ts[following]
+    wakee = rows["wakee_tag"].to_numpy()
+    ruled = (found_flips == after) & (found_last == wakee) & (found_stamp == stamp)
+    same = (found_flips == flips) & (found_last == last) & (found_stamp == decay_ts)
+    later = (jiffies < found_stamp) & (found_stamp <= jiffies_exit) & (found_stamp > decay_ts + hz)
+    tick = later & (found_flips == (flips >> 1) + (last != wakee)) & (found_last == wakee)
+    classes = [following < 0, runs & ruled, runs & tick, runs & same, ~runs & same, ~runs & (ruled | tick)]
+    names = [Check.LAST, Check.RULE, Check.TICK, Check.UNCHANGED, Check.RULE, Check.REACHED]
+    return np.select(classes, [int(n) for n in names], Check.UNEXPLAINED).astype(np.uint8)
+
+
+@numba.njit(cache=True)
+def _record_wakee(jiffies, flips, decay_ts, last_wakee, wakee, hz):  # type: ignore[no-untyped-def]
+    """record_wakee() on arrays: flips and stamp after, and whether each of its steps acts.
+
+    The same in every release from 4.2 to 6.18 but for where it is called from.
+    """
+    decayed = jiffies - (decay_ts + hz) > 0  # time_after(): the difference's sign, so wrapping is harmless
+    flipped = last_wakee != wakee
+    after = np.where(decayed, flips >> 1, flips) + flipped
+    return after, np.where(decayed, jiffies, decay_ts), decayed, flipped

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What was lost, where, and what share of the span is clean (docs/definitions.md, clean)."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from ..trace import Trace
+from .inputs import loss_windows, losses
+
+
+def df_loss(trace: Trace) -> pd.DataFrame:
+    """Records lost per ring and CPU. Needs no table: rings without any are left out.
+
+    Columns: ring; cpu; tried: records the CPU tried to write (as its ring counted, -1 if it did not say); lost;
+    windows: of loss; blind_s: seconds inside them.
+    """
+    rows = []
+    for ring, windows in loss_windows(trace).items():
+        tried = {r["cpu"]: r["tried"] for r in trace.meta.get("rings", []) if r["ring"] == ring}
+        for cpu in sorted({*tried, *windows["cpu"].tolist()}):
+            mine = windows[windows["cpu"] == cpu]
+            blind = (mine["end"] - mine["start"]).sum() / 1e9
+            rows.append((ring, cpu, tried.get(cpu, -1), int(mine["missing"].sum()), len(mine), blind))
+    return pd.DataFrame(rows, columns=["ring", "cpu", "tried", "lost", "windows", "blind_s"])
+
+
+def df_clean(trace: Trace) -> pd.DataFrame:
+    """Loss per ring. Columns: ring; lost (records); clean: share of the span in which no CPU was in a loss window."""
+    begin, end = trace.span
+    rows = []
+    for ring, windows in loss_windows(trace).items():
+        blind = sum(stop - start for start, stop in losses(trace)[ring].tolist())
+        rows.append((ring, int(windows["missing"].sum()), 1 - blind / max(1, end - begin)))
+    return pd.DataFrame(rows, columns=["ring", "lost", "clean"])

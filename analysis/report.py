@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The report of a trace: three lines on what is odd about it, then tables. Every number comes from a df_ function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from ..errors import TraceError, UsageError
+from ..trace import Trace
+from .distance import NAMES
+from .loss import df_clean
+from .sections import SECTIONS, Finding, Section, View
+
+ROWS = 12  # of a long table shown on a terminal; JSON has all
+ODD = 3
+HIDDEN = ("code", "waker_code", "wakee_code")  # what joins tables in JSON
+
+
+@dataclass
+class Report:
+    """What build_report found: facts about the trace, the three findings that lead it, sections in order."""
+
+    facts: dict[str, Any]
+    odd: list[Finding]
+    sections: list[Section]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data: the facts, odd (three sentences), sections {name: {table: [row as {column: value}]}}, missing
+        {section: why it is empty}. A value that is unknown or does not exist is null.
+        """
+        return {
+            **self.facts,
+            "odd": [f.text for f in self.odd],
+            "sections": {s.name: {t.name: _records(t.data) for t in s.tables} for s in self.sections},
+            "missing": {s.name: s.missing for s in self.sections if s.missing},
+        }
+
+    def render(self, console: Console) -> None:
+        """Write the report to a console; names from the trace are escaped, control characters replaced."""
+        for finding in self.odd:
+            console.print(f"• {shown(finding.text)}", highlight=False)
+        for section in self.sections:
+            console.print(f"\n[bold]{section.title}[/bold]", highlight=False)
+            if section.missing:
+                console.print(shown(section.missing), highlight=False)
+            for table in section.tables:
+                none = "" if len(table.data) else ": none"
+                console.print(f"[italic]{table.title}[/italic]{none}", highlight=False)
+                if len(table.data):
+                    console.print(_rich(table.data))
+
+
+def build_report(
+    trace: Trace,
+    sections: Iterable[str] | None = None,
+    task: str | None = None,
+    load_replay: Callable[[Trace], pd.DataFrame | None] = lambda _: None,
+) -> Report:
+    """Compute the report of a trace.
+
+    sections: names out of SECTIONS, all by default; task: a pid or name pattern (tasks.selected); load_replay: gives
+    the model's replay (model.paths.df_replay), called only if a section wants it. Raises UsageError for an unknown
+    section or task, TraceError if a section asked for by name needs a table the trace lacks; without names such a
+    section says so instead.
+    """
+    view = View(trace, task, load_replay)
+    names = list(SECTIONS) if sections is None else list(dict.fromkeys(sections))
+    for name in names:
+        if name not in SECTIONS:
+            raise UsageError(f"there is no section {name!r}: choose from {', '.join(SECTIONS)}")
+    built = []
+    for name in names:
+        try:
+            built.append(SECTIONS[name](view))
+        except TraceError as error:
+            if sections is not None:
+                raise
+            built.append(Section(name, name.capitalize(), missing=str(error)))
+    facts = _facts(trace)
+    ranked = sorted((f for s in built for f in s.findings), key=lambda f: -f.weight)
+    return Report(facts, [*ranked, *_plain(facts)][:ODD], built)
+
+
+def shown(text: str) -> str:
+    """Text safe to print through rich: markup escaped, whatever is not printable replaced."""
+    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+
+
+def _facts(trace: Trace) -> dict[str, Any]:
+    begin, end = trace.span
+    clean = df_clean(trace)
+    return {
+        "trace": str(trace.path),
+        "kernel": trace.meta.get("kernel"),
+        "tier": trace.meta.get("tier"),
+        "duration_s": (end - begin) / 1e9,
+        "wakeups": trace.rows("wakeups"),
+        "switches": trace.rows("switches"),
+        "lost": int(clean["lost"].sum()),
+        "clean_share": float(clean["clean"].min()) if len(clean) else 1.0,
+    }
+
+
+def _plain(facts: dict[str, Any]) -> list[Finding]:
+    """What is said when too little is odd."""
+    lost = f"{facts['lost']:,} records lost" if facts["lost"] else "nothing lost"
+    return [
+        Finding(0, f"{facts['wakeups']:,} wakeups and {facts['switches']:,} switches in {facts['duration_s']:.1f} s"),
+        Finding(0, f"{lost}; {facts['clean_share']:.1%} of the span is clean"),
+        Finding(0, f"Kernel {facts['kernel']}, tier {facts['tier']}: nothing else stands out"),
+    ]
+
+
+def _records(data: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(c): _plain_value(v) for c, v in row.items()} for row in data.to_dict("records")]
+
+
+def _plain_value(value: Any) -> Any:
+    value = value.item() if hasattr(value, "item") else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _rich(data: pd.DataFrame) -> RichTable:
+    more = len(data) - ROWS
+    caption = f"{more:,} more rows with --json" if more > 0 else None
+    table = RichTable(caption=caption, caption_justify="left", box=None)
+    visible = [str(c) for c in data.columns if not (c in HIDDEN or (c in NAMES and not data[c].any()))]
+    for column in visible:
+        table.add_column(column, justify="left" if data[column].dtype == object else "right", overflow="fold")
+    for row in data[visible].head(ROWS).itertuples(index=False):
+        table.add_row(*(_cell(c, v) for c, v in zip(visible, row, strict=True)))
+    return table
+
+
+def _cell(column: str, value: Any) -> str:
+    value = _plain_value(value)
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1%}" if column.endswith("share") or column == "clean" else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(str(value))

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""Policies compared on one trace: which decisions move, where to, what stacks, what is pulled across nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from ..analysis.distance import NAMES, distance
+from ..analysis.occupancy import llc_words
+from ..analysis.tasks import df_tasks
+from ..analysis.wakeups import df_wakeups
+from ..errors import TraceError, UsageError
+from ..schema import Context, Outcome
+from ..topology import Topology
+from ..trace import Trace
+from .captured import captured
+from .kernels import policy_for
+from .policy import Policy
+from .replay import Certainty, replay
+from .topo import Array
+from .validate import wilson
+from .variants_flips import derive_flips
+
+OPEN_LOOP = (
+    "Replay is open-loop: each decision starts from what the kernel saw, so a decision that moves changes nothing for "
+    "the ones after it."
+)
+KERNEL = "kernel"  # name of what the kernel itself did, beside the policies
+LEVELS = ("core", "llc", "node")
+MARKS = ("wide", "on_waker", "stacked", "cross_node")
+
+
+@dataclass
+class Judged:
+    """What one policy does with every decision of the trace, and what that means there.
+
+    decisions, one row per decision in the order of Contrast.decisions: cpu (-1 undecidable), decided (bool), path,
+    affine, certainty (codes of Path, Affine, Certainty), and of decided ones the MARKS (bool): wide: wake_wide said
+    yes; on_waker: the waker's own CPU, in task context; stacked: a busy CPU though an allowed one of its LLC was idle;
+    cross_node: another node than prev's.
+    """
+
+    name: str
+    decisions: pd.DataFrame
+    notes: list[str] = field(default_factory=list)  # what of the policy the trace cannot tell, and what was done then
+
+    def shares(self) -> dict[str, dict[str, Any]]:
+        """Each mark: count, share of decided decisions and its 95 % Wilson bounds."""
+        decided = int(self.decisions["decided"].sum())
+        return {mark: proportion(int(self.decisions[mark].sum()), decided) for mark in MARKS}
+
+
+@dataclass
+class Comparison:
+    """How a policy's decisions differ from the base's, among those decided under both."""
+
+    base: Judged
+    other: Judged
+    contrast: Contrast
+
+    @property
+    def both(self) -> Array:
+        """Decided under both, bool."""
+        return (self.base.decisions["decided"] & self.other.decisions["decided"]).to_numpy()
+
+    @property
+    def moved(self) -> Array:
+        """Decided under both and not on the same CPU, bool."""
+        return self.both & (self.base.decisions["cpu"] != self.other.decisions["cpu"]).to_numpy()
+
+    def distances(self) -> dict[str, int]:
+        """Moved decisions by the distance between the two CPUs (analysis.distance)."""
+        here, there = (side.decisions["cpu"].to_numpy()[self.moved] for side in (self.base, self.other))
+        counts = np.bincount(distance(self.contrast.topology, here, there), minlength=len(NAMES))
+        return {name: int(n) for name, n in zip(NAMES, counts, strict=True) if n}
+
+    def df_from_to(self) -> pd.DataFrame:
+        """Moved decisions by where they go: level (core, llc, node), from_id, to_id (lowest CPU, or node), decisions.
+
+        Only moves that leave the core, LLC or node are counted at that level.
+        """
+        parts = []
+        for level in LEVELS:
+            of = self.contrast.topology.by_cpu(level)
+            ends = [of[side.decisions["cpu"].to_numpy()[self.moved]] for side in (self.base, self.other)]
+            rows = pd.DataFrame({"level": level, "from_id": ends[0], "to_id": ends[1]})
+            rows = rows[rows["from_id"] != rows["to_id"]]
+            parts.append(rows.groupby(["level", "from_id", "to_id"]).size().rename("decisions").reset_index())
+        return pd.concat(parts, ignore_index=True)
+
+    def changes(self) -> dict[str, dict[str, Any]]:
+        """Of decisions decided under both, how many gain and lose each mark: base, other (counts), gained, lost."""
+        both = self.both
+        found = {}
+        for mark in MARKS:
+            before, after = (side.decisions[mark].to_numpy() & both for side in (self.base, self.other))
+            found[mark] = {
+                "base": int(before.sum()),
+                "other": int(after.sum()),
+                "gained": int((after & ~before).sum()),
+                "lost": int((before & ~after).sum()),
+            }
+        return found
+
+    def df_by(self, *keys: str) -> pd.DataFrame:
+        """By columns of Contrast.decisions: decisions (decided under both), moved, and each mark before and after."""
+        both = self.both
+        marks = {"decisions": both, "moved": self.moved}
+        for mark in MARKS:
+            marks[f"{mark}_base"] = self.base.decisions[mark].to_numpy() & both
+            marks[f"{mark}_other"] = self.other.decisions[mark].to_numpy() & both
+        by = [self.contrast.decisions[key] for key in keys]
+        table = pd.DataFrame(marks).groupby(by, sort=False).sum().reset_index()
+        table = table[table["decisions"] > 0]
+        return table.sort_values(["moved", "decisions"], ascending=False, kind="stable", ignore_index=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """policy, base, decided, undecidable, moved {count, share, low, high}, distances, changes, from_to, by_task,
+        by_pair.
+        """
+        both = self.both
+        return {
+            "policy": self.other.name,
+            "base": self.base.name,
+            "decided": int(both.sum()),
+            "undecidable": int((~both).sum()),
+            "moved": proportion(int(self.moved.sum()), int(both.sum())),
+            "distances": self.distances(),
+            "changes": self.changes(),
+            "from_to": self.df_from_to().to_dict("records"),
+            "by_task": self.df_by("wakee").to_dict("records"),
+            "by_pair": self.df_by("waker", "wakee").to_dict("records"),
+        }
+
+
+@dataclass
+class Contrast:
+    """Policies on the decisions of one trace; the first is the base of every comparison.
+
+    decisions: row (of wakeups), ts (ns), cpu (the waker's), prev_cpu, kernel_cpu, waker and wakee (labels).
+    """
+
+    topology: Topology
+    decisions: pd.DataFrame
+    kernel: Judged
+    policies: list[Judged]
+
+    @property
+    def comparisons(self) -> list[Comparison]:
+        """Every policy but the first against the first."""
+        return [Comparison(self.policies[0], other, self) for other in self.policies[1:]]
+
+    def to_json(self) -> dict[str, Any]:
+        """statement, decisions, policies {name: {decided, undecidable, notes, wide, …}}, comparisons; "kernel" among
+        the policies is what the kernel did.
+        """
+        policies = {}
+        for judged in [self.kernel, *self.policies]:
+            decided = int(judged.decisions["decided"].sum())
+            undecidable = len(self.decisions) - decided
+            counts = {"decided": decided, "undecidable": undecidable, "notes": judged.notes}
+            policies[judged.name] = {**counts, **judged.shares()}
+        return {
+            "statement": OPEN_LOOP,
+            "decisions": len(self.decisions),
+            "policies": policies,
+            "comparisons": [c.to_json() for c in self.comparisons],
+        }
+
+    def df(self) -> pd.DataFrame:
+        """Every decision under every policy, one row each: policy, then the columns of decisions and of Judged."""
+        parts = []
+        for judged in [self.kernel, *self.policies]:
+            decided = judged.decisions.rename(columns={"cpu": "policy_cpu"})
+            parts.append(pd.concat([self.decisions, decided], axis=1).assign(policy=judged.name))
+        return pd.concat(parts, ignore_index=True)
+
+
+def proportion(hits: int, of: int) -> dict[str, Any]:
+    """count, share of `of` (None of 0) and its 95 % Wilson bounds low and high."""
+    low, high = wilson(hits, of)
+    return {"count": hits, "share": hits / of if of else None, "low": low, "high": high}
+
+
+def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: bool = False) -> Contrast:
+    """Replay a trace under each (name, policy) and judge every decision.
+
+    approximate: see captured(). Needs tables wakeups and tasks. Raises UsageError if two policies share a name,
+    KernelError if the traced kernel is not modelled, TraceError if nothing was placed or HZ is unknown.
+    """
+    if len({name for name, _ in policies}) < len(policies):
+        raise UsageError("the same policy is named twice: contrast needs different ones")
+    hz = trace.meta.get("hz")
+    if not hz:
+        raise TraceError(f"{trace.path} does not say HZ, which flips depend on: record again")
+    own = policy_for(trace.meta).policy
+    readers = {name: _Reader(trace, policy, own, hz, approximate) for name, policy in policies}
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in (KERNEL, *readers)}
+    first = 0
+    rows = []
+    for wakeups in trace.chunks("wakeups"):
+        judge = _Judge(wakeups, trace.topology)
+        rows.append(first + judge.placed)
+        parts[KERNEL].append(judge.kernel())
+        for name, reader in readers.items():
+            parts[name].append(judge.policy(reader.replay(wakeups, first)))
+        first += len(wakeups)
+    row = np.concatenate(rows) if rows else np.empty(0, np.int64)
+    if not len(row):
+        raise TraceError(f"{trace.path} holds no placed wakeups: record for longer, or under load")
+    judged = {name: Judged(name, pd.concat(frames, ignore_index=True)) for name, frames in parts.items()}
+    for name, reader in readers.items():
+        judged[name].notes = reader.notes
+    return Contrast(trace.topology, _decisions(trace, row), judged.pop(KERNEL), list(judged.values()))
+
+
+class _Reader:
+    """Replays pieces of a trace under one policy, from what the trace can tell it."""
+
+    def __init__(self, trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool) -> None:
+        self.topology, self.hz = trace.topology, hz
+        self.captured = captured(policy, own, approximate)
+        self.notes = list(self.captured.notes)
+        self.flips = None
+        if (policy.flips, policy.record_all) != (own.flips, own.record_all):
+            self.flips = derive_flips(trace, policy, hz)
+            self.notes.append(
+                f"flips are derived over the whole trace; the kernel's own followed from the records at "
+                f"{self.flips.followed:,} of {self.flips.followed + self.flips.unexplained:,}"
+            )
+
+    def replay(self, wakeups: Array, first: int) -> Array:
+        """RESULT rows for a piece whose first row is number first."""
+        rows = self.flips.into(wakeups, first) if self.flips else wakeups
+        return replay(self.captured.rows(rows), self.topology, self.captured.policy, self.hz)
+
+
+def _decisions(trace: Trace, row: Array) -> pd.DataFrame:
+    wakeups = df_wakeups(trace).iloc[row]
+    labels = df_tasks(trace)["label"].to_numpy(object)
+    return pd.DataFrame(
+        {
+            "row": row,
+            "ts": wakeups["ts"].to_numpy(),
+            "cpu": wakeups["cpu"].to_numpy(),
+            "prev_cpu": wakeups["prev_cpu"].to_numpy(),
+            "kernel_cpu": wakeups["chosen_cpu"].to_numpy(),
+            "waker": labels[wakeups["waker"]],
+            "wakee": labels[wakeups["wakee"]],
+        }
+    )
+
+
+class _Judge:
+    """Marks the decisions of one piece of a trace."""
+
+    def __init__(self, wakeups: Array, topology: Topology) -> None:
+        self.wakeups = wakeups
+        self.topology = topology
+        self.placed = np.flatnonzero(wakeups["outcome"] == Outcome.PLACED)
+        rows = wakeups[self.placed]
+        self.rows = rows
+        self.by_task = (rows["context"] == Context.TASK) & (rows["waker_pid"] > 0)
+        self.usable = rows["idle"] | rows["sched_idle"]
+        self.free = rows["idle"] & rows["allowed"]
+        self.llc = llc_words(topology)
+        self.node = np.append(topology.by_cpu("node"), -1)
+
+    def kernel(self) -> pd.DataFrame:
+        """What the kernel did; its verdicts in between are not known."""
+        cpu = self.rows["chosen_cpu"]
+        code = np.full(len(cpu), -1, np.int8)
+        marks = self._marks(cpu, cpu >= 0, np.zeros(len(cpu), bool))
+        return pd.DataFrame({"cpu": cpu, "decided": cpu >= 0, "path": code, "affine": code, "certainty": code, **marks})
+
+    def policy(self, results: Array) -> pd.DataFrame:
+        """What a policy does, by its RESULT rows."""
+        found = results[self.placed]
+        decided = found["certainty"] != Certainty.UNDECIDABLE
+        codes = {name: found[name].astype(np.int8) for name in ("path", "affine", "certainty")}
+        marks = self._marks(found["cpu"], decided, found["wide"] == 1)
+        return pd.DataFrame({"cpu": found["cpu"], "decided": decided, **codes, **marks})
+
+    def _marks(self, cpu: Array, decided: Array, wide: Array) -> dict[str, Array]:
+        at = np.arange(len(cpu))
+        busy = (self.usable[at, cpu // 64] >> (cpu % 64).astype(np.uint64) & np.uint64(1)) == 0
+        other = (self.free & self.llc[cpu]).any(axis=1) & (self.rows["has_masks"] > 0)
+        return {
+            "wide": wide & decided,
+            "on_waker": (cpu == self.rows["cpu"]) & self.by_task & decided,
+            "stacked": busy & other & decided,
+            "cross_node": (self.node[cpu] != self.node[self.rows["prev_cpu"]]) & decided,
+        }

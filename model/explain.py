@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""One decision as a chain of reasons in kernel terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from ..errors import TraceError, UsageError
+from ..schema import Outcome
+from ..topology import Topology
+from ..trace import Trace
+from .affine import Affine
+from .compiled import plain
+from .flips import record_wakee
+from .idle import Path
+from .kernels import policy_for
+from .policy import Policy, Scan
+from .replay import RESULT, Certainty, decide
+from .select import select_task_rq_fair
+from .topo import Machine, Row, cpumask_test_cpu, machine
+from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, scratch
+
+
+class Source(Enum):
+    """Where a statement comes from."""
+
+    MEASURED = "measured"  # read in the kernel at the decision
+    DERIVED = "derived"  # follows from what was read by the kernel's own rules
+    UNKNOWN = "unknown"  # was not captured
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One link of the chain: the kernel function it belongs to, what it found, and where that comes from."""
+
+    function: str
+    text: str
+    source: Source
+
+
+MISSED = {
+    Doubt.SYNC: "whether it is a sync wakeup (wake_flags)",
+    Doubt.WIDE: "the flips of waker or wakee",
+    Doubt.ALONE: "whether current is the only runnable task here (nr_running, h_nr_queued, h_nr_runnable)",
+    Doubt.WEIGHT: "a load or capacity that wake_affine_weight compares",
+    Doubt.KTHREAD: "whether current is a per-CPU kthread in task context",
+    Doubt.IDLE_CORES: "has_idle_cores of the target's LLC",
+    Doubt.SCAN_DEPTH: "how far the scan may go (nr_idle_scan, or avg_idle and avg_scan_cost)",
+    Doubt.IDLE: "which CPUs are idle",
+    Doubt.CAPACITY: "which CPUs fit the task (utilisation and clamps)",
+    Doubt.SUMS: "the loads of whole nodes or LLCs",
+}
+
+
+class Explanation:
+    """The reasons for one row of schema.WAKEUPS under a policy, and the verdict.
+
+    Works in plain Python, so that a single decision needs no compiler.
+    """
+
+    def __init__(self, row: Row, topology: Topology, policy: Policy, hz: int) -> None:
+        self.row = row
+        self.policy = as_ints(policy)
+        self.hz = hz
+        self.machine: Machine = machine(topology)
+        self.topology = topology
+        self.w: Wakeup = scratch(topology)
+        plain(fill)(self.w, row, self.policy, self.machine)
+        self.result: Any = np.zeros(1, RESULT)[0]
+        plain(decide)(self.policy, self.machine, self.w, hz, int(row["chosen_cpu"]), self.result)
+        self.w.answers = self.w.calls = 0
+        plain(select_task_rq_fair)(self.policy, self.machine, self.w, hz)  # the trail of the first try
+        self.calls = [(Asked(what), int(cpu), int(cpu2)) for what, cpu, cpu2 in self.w.trail[: self.w.calls]]
+
+    def reasons(self) -> list[Reason]:
+        """The chain, in the order the kernel comes to it."""
+        chain = [self._wakeup()]
+        if self.result["path"] == Path.CURRENT_CPU:
+            return [*chain, Reason("select_task_rq_fair", "WF_CURRENT_CPU: the waking CPU", Source.DERIVED)]
+        chain += self._flips()
+        chain.append(self._affine())
+        chain += self._idle()
+        return chain + self._missed()
+
+    def verdict(self) -> str:
+        """What the model chose, what the kernel chose, and how sure the first is."""
+        chosen = int(self.row["chosen_cpu"])
+        certainty = Certainty(self.result["certainty"])
+        if certainty == Certainty.UNDECIDABLE:
+            among = "one of the CPUs" if self.result["possible"] else "none of the CPUs"
+            return f"undecidable; the kernel chose CPU {chosen}, {among} the missed facts allow"
+        agrees = "as the kernel" if self.result["cpu"] == chosen else f"but the kernel chose CPU {chosen}"
+        raced = ", with something it looked at changing meanwhile" if certainty == Certainty.RACED else ""
+        return f"CPU {self.result['cpu']} ({Path(self.result['path']).name.lower()}), {agrees}{raced}"
+
+    def _wakeup(self) -> Reason:
+        w = self.w
+        sync = {0: "not sync", 1: "sync", UNKNOWN: "sync or not"}[int(w.sync)]
+        text = f"CPU {w.cpu} wakes a task last on CPU {w.prev_cpu}, {sync}"
+        return Reason("try_to_wake_up", text, Source.MEASURED)
+
+    def _flips(self) -> list[Reason]:
+        w = self.w
+        if w.waker_flips == UNKNOWN or w.wakee_flips == UNKNOWN:
+            return [Reason("wake_wide", "flips were not captured", Source.UNKNOWN)]
+        flips, stamp, _ = plain(record_wakee)(
+            int(w.jiffies),
+            self.hz,
+            int(w.waker_flips),
+            int(w.waker_decay_ts),
+            int(w.waker_last_wakee),
+            int(w.wakee_tag),
+        )
+        decayed = "halved, " if stamp != w.waker_decay_ts else ""
+        again = "the same wakee again" if w.waker_last_wakee == w.wakee_tag else "another wakee than last time"
+        recorded = f"waker's flips {w.waker_flips}: {decayed}{again}, now {flips}"
+        master, slave = max(flips, int(w.wakee_flips)), min(flips, int(w.wakee_flips))
+        if slave < w.factor:
+            why = f"slave {slave} < factor {w.factor}: not wide"
+        elif master < slave * w.factor:
+            why = f"master {master} < slave {slave} x factor {w.factor}: not wide"
+        else:
+            why = f"slave {slave} >= factor {w.factor} and master {master} >= slave x factor: wide"
+        return [Reason("record_wakee", recorded, Source.DERIVED), Reason("wake_wide", why, Source.DERIVED)]
+
+    def _affine(self) -> Reason:
+        w, rule = self.w, Affine(self.result["affine"])
+        this, target = int(w.cpu), int(self.result["target"])
+        text = {
+            Affine.WIDE: "wide, so prev stays the target",
+            Affine.DISALLOWED: f"CPU {this} is not allowed, so prev stays the target",
+            Affine.SAME: "prev is the waking CPU: nothing to choose",
+            Affine.NO_DOMAIN: "no domain with SD_WAKE_AFFINE holds both: prev stays the target",
+            Affine.THIS_IDLE: f"CPU {this} is idle and shares its cache with prev: CPU {this}",
+            Affine.BOTH_IDLE: f"CPU {this} is idle and shares its cache with prev, but prev is idle too: prev",
+            Affine.SYNC: f"sync, and current is the only runnable task of CPU {this} ({self._running()}): CPU {this}",
+            Affine.PREV_IDLE: "prev is idle: prev",
+            Affine.SYNC_LOAD: f"sync, and current's load {w.waker_h_load} > CPU {this}'s {w.this_load}: CPU {this}",
+            Affine.WEIGHT_THIS: f"{self._weights()}: CPU {this}",
+            Affine.WEIGHT_PREV: f"{self._weights()}: prev",
+            Affine.UNDECIDED: "WA_IDLE finds nothing and WA_WEIGHT is off: prev",
+            Affine.NEVER: "wake_affine always refuses: prev",
+            Affine.SHARED_PULL: f"CPU {this} and prev share their cache: CPU {this}",
+            Affine.SHARED_KEEP: f"CPU {this} and prev share their cache: prev",
+        }[rule]
+        stage = "wake_affine" if rule >= Affine.THIS_IDLE else "select_task_rq_fair"
+        if stage == "wake_affine":
+            text += f" (target {target}, domain {self._domain()})"
+        open_question = Doubt.SYNC | Doubt.WIDE | Doubt.ALONE | Doubt.WEIGHT
+        unsure = int(self.result["doubt"]) & open_question.value
+        if unsure:
+            text += ", if what was missed is taken as no"
+        return Reason(stage, text, Source.UNKNOWN if unsure else Source.DERIVED)
+
+    def _running(self) -> str:
+        delayed = f", {self.w.this_nr_delayed} of them delayed" if self.policy.sync_runnable else ""
+        return f"nr_running {self.w.this_nr_running}{delayed}"
+
+    def _weights(self) -> str:
+        w = self.w
+        current = f" - current's {w.waker_h_load}" if w.sync == 1 else ""
+        return (
+            f"loads: this ({w.this_load}{current} + wakee's {w.wakee_h_load}) on capacity {w.this_capacity} against "
+            f"prev ({w.prev_load} - {w.wakee_h_load}) on {w.prev_capacity}"
+        )
+
+    def _domain(self) -> str:
+        for sd in self.topology.chain(int(self.w.cpu)):
+            if "WAKE_AFFINE" in sd.flags and int(self.w.prev_cpu) in sd.span:
+                return f"{sd.name}, imbalance_pct {sd.imbalance_pct}"
+        return "none"
+
+    def _idle(self) -> list[Reason]:
+        """What select_idle_sibling looked at, CPU by CPU, and the check that returned."""
+        path, cpu, w = Path(self.result["path"]), int(self.result["cpu"]), self.w
+        looked = [self._looked(asked) for what, asked, _ in self.calls if what == Asked.AVAILABLE_IDLE]
+        chain = []
+        if looked:
+            chain.append(Reason("available_idle_cpu", "; ".join(looked), Source.MEASURED))
+        if path in (Path.SMT, Path.CORE, Path.CORE_SIBLING, Path.CPU) or path >= Path.FALLBACK_PREV:
+            chain.append(self._limits())
+        said = f"CPU {cpu}" if cpu != NO_CPU else "the CPU found"
+        text = {
+            Path.TARGET: f"the target is usable: {said}",
+            Path.PREV: f"prev shares the target's cache and is usable: {said}",
+            Path.KTHREAD: f"current is a per-CPU kthread that wakes what queued its work: stack on {said}",
+            Path.RECENT: f"recent_used_cpu {w.recent_used_cpu} shares the target's cache and is usable: {said}",
+            Path.NO_LLC: f"the target has no LLC domain: {said}",
+            Path.SMT: f"an idle SMT sibling: {said}",
+            Path.CORE: f"a core all of whose threads are idle: {said}",
+            Path.CORE_SIBLING: f"no core is idle; an idle thread met on the way: {said}",
+            Path.CPU: f"the first usable CPU of the scan: {said}",
+            Path.FALLBACK_PREV: f"nothing found: prev, usable but in another cluster: {said}",
+            Path.FALLBACK_RECENT: f"nothing found: recent_used_cpu, in another cluster: {said}",
+            Path.FALLBACK_TARGET: f"nothing found: the target, busy as it is: {said}",
+            Path.SLOW: "a domain has SD_BALANCE_WAKE: find_idlest_cpu, which is not modelled for wakeups",
+            Path.ASYM: "CPUs differ in capacity: select_idle_capacity, which is not modelled",
+        }[path]
+        return [*chain, Reason("select_idle_sibling", text, Source.DERIVED)]
+
+    def _looked(self, cpu: int) -> str:
+        test = plain(cpumask_test_cpu)
+        if test(cpu, self.w.idle):
+            return f"CPU {cpu} idle"
+        return f"CPU {cpu} runs only SCHED_IDLE tasks" if test(cpu, self.w.sched_idle) else f"CPU {cpu} busy"
+
+    def _limits(self) -> Reason:
+        here = self.result["target"] == self.w.cpu
+        cores = int(self.w.this_has_idle_cores if here else self.w.prev_has_idle_cores)
+        said = [f"has_idle_cores {cores if cores != UNKNOWN else 'unknown'}"]
+        if self.policy.sis_util:
+            scan = int(self.w.this_nr_idle_scan if here else self.w.prev_nr_idle_scan)
+            said.append(f"nr_idle_scan {scan if scan != UNKNOWN else 'unknown'}")
+        elif self.policy.sis_prop:
+            said.append(f"avg_idle {self.w.this_avg_idle}, avg_scan_cost {self.w.this_avg_scan_cost}")
+        order = "core, CPU, SMT" if self.policy.scan == Scan.CORE_CPU_SMT else "SMT, then core or CPU"
+        return Reason("select_idle_cpu", f"{', '.join(said)}; search order {order}", Source.MEASURED)
+
+    def _missed(self) -> list[Reason]:
+        asked = int(self.result["doubt"])
+        return [Reason("", f"missed: {text}", Source.UNKNOWN) for doubt, text in MISSED.items() if asked & doubt.value]
+
+
+def explain(row: Row, topology: Topology, policy: Policy, hz: int) -> tuple[list[Reason], str]:
+    """The chain of reasons for one row of schema.WAKEUPS, outcome PLACED, and the verdict in a sentence.
+
+    hz: ticks a second of the traced kernel.
+    """
+    explanation = Explanation(row, topology, policy, hz)
+    return explanation.reasons(), explanation.verdict()
+
+
+def explain_wakeup(trace: Trace, number: int) -> tuple[list[Reason], str]:
+    """explain() for a row of a trace's wakeups table, under its own kernel's policy.
+
+    Raises TraceError if there is no such row, or it never came to placement; KernelError if the kernel is not modelled.
+    """
+    rows = trace.rows("wakeups")
+    if not 0 <= number < rows:
+        raise TraceError(f"{trace.path} has no wakeup {number}: its {rows:,} are numbered from 0")
+    row = trace.array("wakeups")[number]
+    if row["outcome"] != Outcome.PLACED:
+        raise TraceError(f"wakeup {number} never came to placement: {Outcome(row['outcome']).name.lower()}")
+    return explain(row, trace.topology, policy_for(trace.meta).policy, trace.meta.get("hz") or 250)
+
+
+def find_wakeup(trace: Trace, task: str | None, at: float | None) -> int:
+    """Number of the first placed wakeup of a task (a pid or a pattern of names) from a moment on, seconds in the trace.
+
+    Raises UsageError if neither is given, TraceError if there is none.
+    """
+    if task is None and at is None:
+        raise UsageError("say which wakeup: --wakeup N, or --task NAME, or --at SECONDS, or the last two together")
+    rows = trace.array("wakeups", ["ts", "wakee_pid", "outcome"])
+    fits = (rows["outcome"] == Outcome.PLACED) & (rows["ts"] >= trace.span[0] + round((at or 0) * 1e9))
+    if task is not None:
+        tasks = trace.df("tasks", ["pid", "comm"])
+        named = tasks["comm"].map(lambda comm: fnmatchcase(comm, task))
+        pids = {int(task)} if task.isdigit() else set(tasks["pid"][named])
+        fits &= np.isin(rows["wakee_pid"], list(pids))
+    found = np.flatnonzero(fits)
+    if not len(found):
+        raise TraceError(f"{trace.path} has no placed wakeup of {task or 'any task'} from {at or 0} s on")
+    return int(found[0])

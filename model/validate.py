@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How often the model and the kernel agree, where they do not, and with what inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ..analysis import distance
+from ..errors import TraceError
+from ..schema import MASK, WAKEUPS, Outcome
+from ..topology import Topology
+from ..trace import Trace
+from .affine import Affine
+from .flips import COLUMNS, FlipCheck, check_flips
+from .idle import Path
+from .kernels import Kernel, policy_for
+from .order import Calls, same_calls
+from .policy import AffineCount, Policy
+from .replay import Certainty, mark_flickers, replay
+from .topo import Array
+from .wakeup import Doubt
+
+WORST = 20  # disagreements kept with all inputs
+_WEIGHING = Doubt.SYNC | Doubt.WIDE | Doubt.ALONE | Doubt.WEIGHT  # doubts that leave wake_affine's verdict open
+
+
+@dataclass
+class Share:
+    """Decisions, how many of them agreed, and the share with its 95 % Wilson interval (None of 0 decisions)."""
+
+    decisions: int = 0
+    agree: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """agree / decisions."""
+        return self.agree / self.decisions if self.decisions else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """decisions, agree, share, low and high."""
+        low, high = wilson(self.agree, self.decisions)
+        return {**asdict(self), "share": self.share, "low": low, "high": high}
+
+
+@dataclass
+class Validation:
+    """Agreement of one trace with the policy of the kernel it was recorded on."""
+
+    kernel: Kernel
+    clean_share: float
+    certainty: dict[str, Share]
+    path: dict[str, Share]
+    distance: dict[str, Share]
+    affine: dict[str, Share]
+    order: Share
+    out_of_order: list[int]
+    doubts: dict[str, int]
+    impossible: int
+    not_placed: dict[str, int]
+    flips: FlipCheck
+    disagreements: list[dict[str, Any]]
+
+    @property
+    def all(self) -> Share:
+        """Every decision; one that is undecidable does not agree."""
+        shares = self.certainty.values()
+        return Share(sum(s.decisions for s in shares), sum(s.agree for s in shares))
+
+    def to_json(self) -> dict[str, Any]:
+        """One object of JSON values.
+
+        release: the stable release the features were taken from; policy: feature -> number; unseen: [text] of what
+        could not be seen of the kernel. decisions, exact, raced, undecidable: counts; agree_all, agree_exact:
+        fractions, null of none; impossible: decisions whose CPU no value of the missed facts gives; clean_share:
+        fraction of the span without loss. by_certainty, by_path (undecidable ones under UNDECIDABLE), by_distance (how
+        far the kernel moved the wakee from prev), affine (attempts, moves: wake_affine's verdict on exact decisions
+        against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds being Wilson's at
+        95 %. order: the same of exact decisions of tier deep, agree being those in which the kernel made the calls
+        that the model makes, in the same order; out_of_order: rows of the first 20 others. doubts: fact missed ->
+        undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement, or whose
+        placement is not modelled. flips: {matched, unchanged, unexplained, lost}. disagreements: at most 20, {wakeup:
+        row, model: {…}, kernel_cpu, inputs: {column: value}}, the certain and the farthest first.
+        """
+        certainty = {name: share.decisions for name, share in self.certainty.items()}
+        return {
+            "release": self.kernel.release,
+            "policy": {name: int(value) for name, value in self.kernel.policy._asdict().items()},
+            "unseen": self.kernel.unseen,
+            "decisions": self.all.decisions,
+            "exact": certainty["EXACT"],
+            "raced": certainty["RACED"],
+            "undecidable": certainty["UNDECIDABLE"],
+            "agree_all": self.all.share,
+            "agree_exact": self.certainty["EXACT"].share,
+            "impossible": self.impossible,
+            "clean_share": self.clean_share,
+            "by_certainty": _dicts(self.certainty),
+            "by_path": _dicts(self.path),
+            "by_distance": _dicts(self.distance),
+            "affine": _dicts(self.affine),
+            "order": self.order.to_dict(),
+            "out_of_order": self.out_of_order,
+            "doubts": self.doubts,
+            "not_placed": self.not_placed,
+            "flips": {name: getattr(self.flips, name) for name in ("matched", "unchanged", "unexplained", "lost")},
+            "disagreements": self.disagreements,
+        }
+
+
+def wilson(hits: int, trials: int, z: float = 1.959964) -> tuple[float | None, float | None]:
+    """Wilson's score interval of a proportion (E. B. Wilson, JASA 22, 1927); (None, None) of no trials."""
+    if not trials:
+        return None, None
+    share, square = hits / trials, z * z / trials
+    middle = share + square / 2
+    half = z * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
+    return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
+
+
+def validate(trace: Trace, policy: Policy | None = None) -> Validation:
+    """Replay a trace under its own kernel's policy (or the one given) and compare.
+
+    Raises TraceError if there are no wakeups, KernelError if the kernel is not modelled and no policy is given.
+    """
+    trace.require("wakeups")
+    if not trace.rows("wakeups"):
+        raise TraceError(f"{trace.path} holds no wakeups: record for longer, or under load")
+    kernel = Kernel(policy, "given", []) if policy else policy_for(trace.meta)
+    hz = trace.meta.get("hz")
+    if not hz:
+        kernel.unseen.append("HZ is unknown: taken as 250")
+    tally = _Tally(trace.topology, kernel.policy)
+    columns = ["ts", "cpu", "prev_pid", "next_pid"]
+    switches = trace.array("switches", columns) if trace.has("switches") else None
+    calls = Calls(trace) if trace.meta.get("tier") == "deep" else None
+    for wakeups, first in _chunks(trace):
+        if switches is not None:
+            mark_flickers(wakeups, switches)
+        results = replay(wakeups, trace.topology, kernel.policy, hz or 250)
+        tally.add(wakeups, results, first)
+        if calls is not None:
+            tally.add_order(same_calls(wakeups, results, calls, trace.topology, kernel.policy, hz or 250), first)
+    windows = trace.loss("wakeups")[["start", "end"]].itertuples(index=False, name=None)
+    return Validation(
+        kernel=kernel,
+        clean_share=trace.clean_share(),
+        certainty={c.name: tally.certainty.get(c.name, Share()) for c in Certainty if c != Certainty.NOT_PLACED},
+        path=tally.path,
+        distance=tally.distance,
+        affine=tally.affine,
+        order=tally.order,
+        out_of_order=tally.out_of_order,
+        doubts=tally.doubts,
+        impossible=tally.impossible,
+        not_placed=tally.not_placed,
+        flips=check_flips(trace.array("wakeups", list(COLUMNS)), hz or 250, windows),
+        disagreements=[entry for _, entry in tally.worst],
+    )
+
+
+def _chunks(trace: Trace) -> Iterator[tuple[Array, int]]:
+    first = 0
+    for wakeups in trace.chunks("wakeups"):
+        yield wakeups, first
+        first += len(wakeups)
+
+
+def _dicts(shares: dict[str, Share]) -> dict[str, dict[str, Any]]:
+    return {name: share.to_dict() for name, share in shares.items()}
+
+
+class _Tally:
+    """Sums over the pieces of a trace."""
+
+    def __init__(self, topology: Topology, policy: Policy) -> None:
+        self.far = distance.matrix(topology)
+        self.policy = policy
+        self.certainty: dict[str, Share] = {}
+        self.path: dict[str, Share] = {}
+        self.distance: dict[str, Share] = {}
+        self.affine: dict[str, Share] = {}
+        self.order = Share()
+        self.out_of_order: list[int] = []
+        self.doubts: dict[str, int] = {}
+        self.impossible = 0
+        self.not_placed: dict[str, int] = {}
+        self.worst: list[tuple[tuple[int, int], dict[str, Any]]] = []
+
+    def add(self, wakeups: Array, results: Array, first: int) -> None:
+        """Add replayed wakeups; first is the number of the first one within the trace."""
+        self._count_not_placed(wakeups["outcome"])
+        placed = np.flatnonzero(results["certainty"] != Certainty.NOT_PLACED)
+        wakeups, results = wakeups[placed], results[placed]
+        agree = results["cpu"] == wakeups["chosen_cpu"]
+        moved = self.far[wakeups["prev_cpu"], wakeups["chosen_cpu"]]
+        undecidable = results["certainty"] == Certainty.UNDECIDABLE
+        path = np.where(undecidable, len(Path), results["path"])
+        self._count(self.certainty, [c.name for c in Certainty], results["certainty"], agree)
+        self._count(self.path, [p.name for p in Path] + ["UNDECIDABLE"], path, agree)
+        self._count(self.distance, [d.name for d in distance.Distance], moved, agree)
+        self._count_affine(wakeups, results)
+        for doubt in Doubt:
+            missed = int(np.count_nonzero(results["doubt"][undecidable] & doubt.value))
+            if missed:
+                self.doubts[doubt.name or ""] = self.doubts.get(doubt.name or "", 0) + missed
+        self.impossible += int(np.count_nonzero(results["possible"] == 0))
+        self._keep_worst(wakeups, results, np.flatnonzero(results["possible"] == 0), first + placed)
+
+    def add_order(self, verdicts: Array, first: int) -> None:
+        """Add what same_calls says of replayed wakeups."""
+        self.order.decisions += int(np.count_nonzero(verdicts >= 0))
+        self.order.agree += int(np.count_nonzero(verdicts == 1))
+        self.out_of_order = [*self.out_of_order, *(first + np.flatnonzero(verdicts == 0)).tolist()][:WORST]
+
+    def _count(self, shares: dict[str, Share], names: list[str], of: Array, agree: Array) -> None:
+        decisions = np.bincount(of, minlength=len(names))
+        agreed = np.bincount(of[agree], minlength=len(names))
+        for name, n, k in zip(names, decisions, agreed, strict=True):
+            if n:
+                share = shares.setdefault(name, Share())
+                share.decisions += int(n)
+                share.agree += int(k)
+
+    def _count_not_placed(self, outcomes: Array) -> None:
+        for outcome, n in zip(*np.unique(outcomes, return_counts=True), strict=True):
+            if outcome == Outcome.PLACED:
+                continue
+            name = Outcome(outcome).name
+            if outcome in (Outcome.FORK, Outcome.EXEC):
+                name += ", not modelled: group figures are not captured"
+            self.not_placed[name] = self.not_placed.get(name, 0) + int(n)
+
+    def _count_affine(self, wakeups: Array, results: Array) -> None:
+        """wake_affine's verdict against nr_wakeups_affine_attempts and nr_wakeups_affine, where they were counted.
+
+        Only of decisions whose inputs were seen not to change. A decision calls wake_affine once at most: a rise of
+        more than 1 is a record that the probes began or ended in the middle of.
+        """
+        counted = (wakeups["affine_attempts"] >= 0) & (wakeups["affine_attempts"] <= 1)
+        sure = counted & (results["certainty"] == Certainty.EXACT) & (results["doubt"] & _WEIGHING.value == 0)
+        wakeups, results = wakeups[sure], results[sure]
+        attempted = results["affine"] >= Affine.THIS_IDLE
+        if self.policy.affine_count == AffineCount.PICKED:
+            counted = attempted & (results["affine"] != Affine.WEIGHT_PREV) & (results["affine"] != Affine.UNDECIDED)
+        else:
+            counted = attempted & (results["target"] == wakeups["cpu"])
+        zero = np.zeros(len(results), np.int8)
+        self._count(self.affine, ["attempts"], zero, wakeups["affine_attempts"] == attempted)
+        self._count(self.affine, ["moves"], zero, wakeups["affine_moves"] == counted)
+
+    def _keep_worst(self, wakeups: Array, results: Array, wrong: Array, numbers: Array) -> None:
+        """Certain disagreements before raced ones before undecidable ones, the farther from the kernel's CPU first."""
+        far = self.far[results["cpu"][wrong], wakeups["chosen_cpu"][wrong]]
+        order = np.lexsort((-far.astype(int), results["certainty"][wrong]))[:WORST]
+        for i in order:
+            row, result = wakeups[wrong[i]], results[wrong[i]]
+            rank = (int(result["certainty"]), -int(far[i]))
+            self.worst.append((rank, _entry(row, result, int(numbers[wrong[i]]))))
+        self.worst = sorted(self.worst, key=lambda entry: entry[0])[:WORST]
+
+
+def _entry(row: Any, result: Any, number: int) -> dict[str, Any]:
+    inputs = {c.name: row[c.name].tolist() if c.dtype == MASK else row[c.name].item() for c in WAKEUPS}
+    model = {
+        "cpu": int(result["cpu"]),
+        "path": Path(result["path"]).name,
+        "affine": Affine(result["affine"]).name,
+        "wide": int(result["wide"]),
+        "target": int(result["target"]),
+        "certainty": Certainty(result["certainty"]).name,
+        "doubt": [d.name for d in Doubt if d.value & result["doubt"]],
+    }
+    return {"wakeup": number, "model": model, "kernel_cpu": int(row["chosen_cpu"]), "inputs": inputs}

@@ -1,0 +1,35 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-only
+# Installs, on Debian or Ubuntu and as root, the system packages that make setup, demo and test use. Elsewhere, and
+# without root, it says what is missing and goes on if nothing is.
+set -eu
+
+# what it is for: python, building the probes, loading them, workloads, the test box, an independent counter
+packages="python3-venv clang libbpf-dev libbpf1 dbench rt-tests postgresql qemu-system-x86 busybox-static cpio xz-utils
+zstd linux-perf stress-ng rt-app"
+
+missing=""
+for package in $packages; do
+	dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+if ! command -v apt-get >/dev/null; then
+	echo "packages.sh: this is not Debian or Ubuntu; install what corresponds to:$missing" >&2
+	exit 1
+fi
+if [ "$(id -u)" != 0 ]; then
+	echo "packages.sh: run as root once, or install:$missing" >&2
+	exit 1
+fi
+apt-get update -qq
+# Ubuntu has no linux-perf (its perf comes with the kernel's tools), and older releases lack some workloads.
+wanted=""
+for package in $missing; do
+	if apt-cache show "$package" >/dev/null 2>&1; then
+		wanted="$wanted $package"
+	else
+		echo "packages.sh: no package $package here; what needs it will say so" >&2
+	fi
+done
+# shellcheck disable=SC2086 # the list is meant to be split
+DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $wanted

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""How the command line shows patches and contrasts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from .analysis.report import shown
+from .errors import OutputError
+from .model.contrast import MARKS, OPEN_LOOP, Comparison, Contrast
+from .model.variants import Patch
+
+ROWS = 10  # tasks, pairs and moves shown; JSON has all
+HEADS = {
+    "wide": "wide",
+    "on_waker": "on waker's CPU",
+    "stacked": "stacked",
+    "cross_node": "to another node",
+}
+
+
+def show_patches(console: Console, patches: Iterable[Patch]) -> None:
+    """Each patch: name, what it changes, where it comes from, what became of it."""
+    for patch in patches:
+        console.print(f"[bold]{patch.name}[/bold]")
+        table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 2))
+        facts = {
+            "changes": patch.changes,
+            "origin": patch.origin,
+            "fate": patch.fate,
+            "applies to": ", ".join(patch.kernels()) or "none of the modelled kernels",
+        }
+        for head, text in facts.items():
+            table.add_row(head, shown(text))
+        console.print(table)
+
+
+def show_contrast(console: Console, found: Contrast) -> None:
+    """What each policy does, then how each differs from the first."""
+    console.print(OPEN_LOOP)
+    console.print(
+        "stacked: on a busy CPU though an allowed one of its LLC was idle; bounds are Wilson's at 95 % of decided "
+        "decisions"
+    )
+    console.print(_policies(found))
+    for judged in found.policies:
+        for note in judged.notes:
+            console.print(f"[yellow]•[/yellow] {shown(judged.name)}: {shown(note)}")
+    for comparison in found.comparisons:
+        _show_comparison(console, comparison)
+
+
+def _policies(found: Contrast) -> Table:
+    table = Table("", "decided", "undecidable", *HEADS.values(), box=None)
+    for column in table.columns[1:]:
+        column.justify = "right"
+    for judged in [found.kernel, *found.policies]:
+        decided = int(judged.decisions["decided"].sum())
+        cells = [_share(share) for share in judged.shares().values()]
+        if judged is found.kernel:
+            cells[MARKS.index("wide")] = "-"  # not seen from outside
+        table.add_row(shown(judged.name), f"{decided:,}", f"{len(found.decisions) - decided:,}", *cells)
+    for column in table.columns[1:]:
+        column.no_wrap = True
+    return table
+
+
+def _show_comparison(console: Console, comparison: Comparison) -> None:
+    data = comparison.to_json()
+    console.print(f"\n[bold]{shown(data['base'])} → {shown(data['policy'])}[/bold]")
+    undecidable = f"; {data['undecidable']:,} more cannot be decided under both" if data["undecidable"] else ""
+    console.print(f"{_share(data['moved'])} of {data['decided']:,} decisions move{undecidable}")
+    if not data["moved"]["count"]:
+        return
+    far = ", ".join(f"{n:,} {name}" for name, n in data["distances"].items())
+    console.print(f"how far apart the two CPUs are: {far}")
+    for mark, change in data["changes"].items():
+        if change["gained"] or change["lost"]:
+            counts = f"{change['base']:,} → {change['other']:,}"
+            console.print(f"{HEADS[mark]}: {counts} ({change['gained']:,} gained, {change['lost']:,} lost)")
+    moves = comparison.df_from_to()
+    moves = moves[moves["level"] != "core"].sort_values("decisions", ascending=False, kind="stable")
+    changed = [mark for mark, change in data["changes"].items() if change["gained"] or change["lost"]]
+    _show_rows(console, "moves out of an LLC or node", moves)
+    _show_rows(console, "by wakee", _before_after(comparison.df_by("wakee"), changed))
+    _show_rows(console, "by waker and wakee", _before_after(comparison.df_by("waker", "wakee"), changed))
+
+
+def _before_after(rows: pd.DataFrame, marks: list[str]) -> pd.DataFrame:
+    """Rows with moves, each mark as "before → after" and only marks that change at all."""
+    rows = rows[rows["moved"] > 0]
+    kept = rows[[name for name in rows.columns if not name.endswith(("_base", "_other"))]].copy()
+    for mark in marks:
+        kept[HEADS[mark]] = [f"{a:,} → {b:,}" for a, b in zip(rows[f"{mark}_base"], rows[f"{mark}_other"], strict=True)]
+    return kept
+
+
+def _show_rows(console: Console, title: str, rows: pd.DataFrame) -> None:
+    if not len(rows):
+        return
+    heads = [name.replace("_", " ") for name in rows.columns]
+    more = f", {ROWS} of {len(rows):,}" if len(rows) > ROWS else ""
+    table = Table(*heads, title=title + more, title_justify="left", box=None)
+    for row in rows.head(ROWS).itertuples(index=False):
+        table.add_row(*(f"{value:,}" if isinstance(value, int) else shown(str(value)) for value in row))
+    for column, name in zip(table.columns, rows.columns, strict=True):
+        column.justify = "left" if name in ("level", "waker", "wakee") else "right"
+    console.print(table)
+
+
+def _share(share: dict[str, Any]) -> str:
+    if share["share"] is None:
+        return "-"
+    low, high = 100 * share["low"], 100 * share["high"]
+    return f"{share['count']:,}  {share['share']:.2%} ({low:.2f} – {high:.2f})"
+
+
+def write_parquet(path: Path, found: Contrast) -> None:
+    """Write Contrast.df(). Raises OutputError if the file exists or cannot be written."""
+    if path.exists():
+        raise OutputError(f"{path} exists: name another file")
+    try:
+        found.df().to_parquet(path, compression="zstd", index=False)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The loads recorded in boxes: the recorder's own workloads, and three that reach what those do not.
+
+juggle moves its tasks' affinity about; mixed runs several kinds of task at once, SCHED_IDLE ones among them; numa makes
+automatic NUMA balancing move tasks. Run as a module, this is the program of juggle and mixed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from ..errors import CommandError
+from ..tracers.workloads import WORKLOADS, Load, workload
+
+PERIOD = 0.002  # seconds between two changes of affinity
+
+
+@contextmanager
+def juggle(pairs: int, seconds: float) -> Iterator[Load]:
+    """N pairs of tasks that wake each other through pipes, while their affinity changes every two milliseconds."""
+    yield Load([sys.executable, "-m", __name__, "juggle", str(pairs), str(seconds)])
+
+
+@contextmanager
+def mixed(clients: int, seconds: float) -> Iterator[Load]:
+    """tbench with N clients, one group of hackbench, and as many SCHED_IDLE hogs as clients.
+
+    All of it ends with the command, so that nothing competes with what follows the recording.
+    """
+    with workload(f"tbench:{clients}", seconds) as tbench, workload("hackbench:1", seconds) as hackbench:
+        hogs = [_program("chrt"), "--idle", "0", _program("stress-ng"), "--quiet", "--cpu", str(clients)]
+        beside = [sys.executable, "-m", __name__, "beside"]
+        yield Load([*beside, *hogs, "--", *hackbench.command, "--", *tbench.command], ends=False)
+
+
+@contextmanager
+def numa(processes: int, seconds: float) -> Iterator[Load]:
+    """perf bench numa mem: N processes of two threads that share memory which balancing must bring together."""
+    shape = ["-p", str(processes), "-t", "2", "-P", "64", "-s", str(round(seconds))]
+    yield Load([_program("perf"), "bench", "numa", "mem", *shape, "-q"])
+
+
+LOADS: dict[str, Callable[[int, float], AbstractContextManager[Load]]] = {
+    **WORKLOADS,
+    "juggle": juggle,
+    "mixed": mixed,
+    "numa": numa,
+}
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if not found:
+        raise CommandError(f"{name} is not installed")
+    return found
+
+
+def beside(commands: list[list[str]]) -> int:
+    """Run the last command with the others beside it, and end those with it or on SIGTERM; returns its exit status."""
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    null = subprocess.DEVNULL
+    others = [
+        subprocess.Popen(command, stdin=null, stdout=null, stderr=null, start_new_session=True)
+        for command in commands[:-1]
+    ]
+    try:
+        with subprocess.Popen(commands[-1]) as last:
+            return last.wait()
+    finally:
+        for other in others:
+            os.killpg(other.pid, signal.SIGKILL)
+            other.wait()
+
+
+def split(words: list[str]) -> list[list[str]]:
+    """Commands parted by --."""
+    commands: list[list[str]] = [[]]
+    for word in words:
+        if word == "--":
+            commands.append([])
+        else:
+            commands[-1].append(word)
+    return commands
+
+
+def _echo(pairs: int) -> list[int]:
+    """Fork pairs of tasks that hand a byte to and fro; returns their pids."""
+    pids = []
+    for _ in range(pairs):
+        ping, pong = os.pipe(), os.pipe()
+        for read, write, first in ((ping[0], pong[1], True), (pong[0], ping[1], False)):
+            pid = os.fork()
+            if pid == 0:
+                if first:
+                    os.write(write, b"!")
+                while True:
+                    os.write(write, os.read(read, 1))
+            pids.append(pid)
+    return pids
+
+
+def juggled(pairs: int, seconds: float) -> None:
+    """Fork the pairs, change one task's affinity after the other, end them all."""
+    cpus = sorted(os.sched_getaffinity(0))
+    choose = random.Random(1)
+    pids = _echo(pairs)
+    end = time.monotonic() + seconds
+    try:
+        while time.monotonic() < end:
+            allowed = choose.sample(cpus, choose.randint(1, len(cpus)))
+            os.sched_setaffinity(choose.choice(pids), allowed)
+            time.sleep(PERIOD)
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    what, *words = sys.argv[1:]
+    if what == "beside":
+        sys.exit(beside(split(words)))
+    juggled(int(words[0]), float(words[1]))

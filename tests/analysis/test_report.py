@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: GPL-2.0-only
+import io
+import json
+
+import pytest
+from rich.console import Console
+from wakescope.analysis.report import build_report, shown
+from wakescope.analysis.sections import SECTIONS
+from wakescope.errors import TraceError, UsageError
+from wakescope.tests.maketrace import make_trace, switch, task, topology, wake
+
+
+def text(report):
+    out = io.StringIO()
+    report.render(Console(file=out, width=160))
+    return out.getvalue()
+
+
+@pytest.fixture
+def nasty(trace):
+    return trace(
+        topology(cores=2, threads=2),
+        tasks=[task(1, b"[red]a\x1b[31m"), task(2, b"b\xff")],
+        wakeups=[wake(1000, 0, 1, 2, 1, 1)],
+        switches=[switch(1500, 1, 0, 2)],
+    )
+
+
+def test_three_lines_first_then_every_section(nasty):
+    lines = text(build_report(nasty)).splitlines()
+    assert [line.startswith("• ") for line in lines[:4]] == [True, True, True, False]
+    assert len(build_report(nasty).sections) == len(SECTIONS)
+
+
+def test_names_from_a_trace_cannot_reach_the_terminal(nasty):
+    out = text(build_report(nasty))
+    assert "[red]a\N{REPLACEMENT CHARACTER}[31m:1" in out
+    assert "\x1b" not in out
+
+
+def test_shown_keeps_ordinary_text():
+    assert shown("kworker/0:1-événement") == "kworker/0:1-événement"
+
+
+@pytest.mark.parametrize("made", ["empty", "one"])
+def test_an_empty_trace_and_one_event_report_every_section(trace, made):
+    small = trace() if made == "empty" else trace(tasks=[task(1), task(2)], wakeups=[wake(5, 0, 1, 2, 0, 1)])
+    report = build_report(small)
+    assert len(report.odd) == 3
+    assert text(report)
+    data = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert set(data["sections"]) == set(SECTIONS)
+    assert data["wakeups"] == (0 if made == "empty" else 1)
+
+
+def test_a_section_without_its_table_says_so_and_is_refused_when_asked_for(tmp_path):
+    lacking = make_trace(tmp_path / "a.wake", {"wakeups": [], "tasks": []})
+    assert "no switches table" in build_report(lacking).to_json()["missing"]["latency"]
+    with pytest.raises(TraceError, match="no switches table"):
+        build_report(lacking, ["latency"])
+
+
+def test_unknown_section_and_task_are_usage_errors(nasty):
+    with pytest.raises(UsageError, match="no section 'colour'"):
+        build_report(nasty, ["colour"])
+    with pytest.raises(UsageError, match="no task"):
+        build_report(nasty, task="nobody")
+
+
+def test_loss_leads_the_report_and_is_shown_per_ring_and_cpu(trace):
+    lossy = trace(
+        tasks=[task(1), task(2)],
+        wakeups=[wake(1000, 0, 1, 2, 1, 1, seq=0), wake(9000, 0, 1, 2, 1, 1, seq=5)],
+    )
+    report = build_report(lossy)
+    assert report.odd[0].text.startswith("4 records were lost")
+    data = report.to_json()
+    assert (data["lost"], data["clean_share"]) == (4, pytest.approx(1 / 9))  # clean from 0 to 1000 of 9000
+    assert data["sections"]["loss"]["per_cpu"][0] | {"blind_s": None} == {
+        "ring": "wakeup", "cpu": 0, "tried": -1, "lost": 4, "windows": 1, "blind_s": None,
+    }  # fmt: skip

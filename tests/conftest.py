@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What tests share: whether this machine can record, and a recording made once per session."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from wakescope.trace import Trace
+
+ROOT = Path(__file__).parent.parent
+WAKESCOPE = [sys.executable, "-m", "wakescope"]
+
+
+def can_record() -> bool:
+    if os.geteuid() or not Path("/sys/kernel/btf/vmlinux").exists():
+        return False
+    done = subprocess.run([*WAKESCOPE, "doctor", "--json"], capture_output=True, check=False)
+    return done.returncode == 0
+
+
+@pytest.fixture(scope="session")
+def live():
+    """Skips a live test where the kernel refuses BPF; on a machine that can record it never does."""
+    if not can_record():
+        pytest.skip("this machine cannot record: see wakescope doctor")
+
+
+@pytest.fixture(scope="session")
+def hackbench_trace(live, tmp_path_factory):
+    """A real recording of this kernel with at least 60,000 placed wakeups."""
+    path = tmp_path_factory.mktemp("live") / "hackbench.wake"
+    run = ["hackbench", "-g", "2", "-l", "4000"]
+    subprocess.run([*WAKESCOPE, "record", "-o", path, "--", *run], check=True, capture_output=True)
+    return Trace.open(path)

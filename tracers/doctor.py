@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What this machine allows, and what to do about what it does not: the findings of `wakescope doctor`."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ..errors import WakescopeError
+from . import host, libbpf
+from .btf import Btf
+from .probes import Plan, Probes, object_path, plan
+from .recorder import INTERVAL, ring_sizes
+from .stock import stock_reasons
+
+OK, NOTE, BAD = "ok", "note", "bad"
+CAP_SYS_ADMIN, CAP_PERFMON, CAP_BPF = 21, 38, 39
+
+
+@dataclass
+class Check:
+    """One finding: what was looked at, how it stands (ok, note, bad), what it is, and the remedy if it needs one."""
+
+    name: str
+    state: str
+    found: str
+    remedy: str = ""
+
+
+def examine() -> list[Check]:
+    """All findings, in the order a reader needs them. Loads the probes for a moment; attaches nothing."""
+    checks = [privileges(), _lockdown(), *_bpf()]
+    checks += [*_kernel(), _schedstats(), _numa(), _features(), _rings()]
+    return checks
+
+
+def to_json(checks: list[Check]) -> dict[str, Any]:
+    """One object: kernel, can_record, and checks as they are shown."""
+    return {
+        "kernel": platform.release(),
+        "can_record": all(c.state != BAD for c in checks),
+        "checks": [asdict(c) for c in checks],
+    }
+
+
+def privileges() -> Check:
+    """Whether this process may load probes: by its capabilities, since root in a container may have none."""
+    status = host.read("/proc/self/status") or ""
+    line = next((row for row in status.splitlines() if row.startswith("CapEff:")), "CapEff: 0")
+    held = int(line.split()[1], 16)
+    if held >> CAP_SYS_ADMIN & 1:
+        return Check("privileges", OK, "CAP_SYS_ADMIN")
+    if held >> CAP_BPF & 1 and held >> CAP_PERFMON & 1:
+        return Check("privileges", OK, "CAP_BPF and CAP_PERFMON")
+    found = "neither CAP_SYS_ADMIN nor CAP_BPF with CAP_PERFMON"
+    if os.geteuid() == 0:
+        return Check("privileges", BAD, found, "this root is confined: leave the container, or give it CAP_SYS_ADMIN")
+    return Check("privileges", BAD, found, "record as root: sudo wakescope record …")
+
+
+def _lockdown() -> Check:
+    text = host.read("/sys/kernel/security/lockdown")
+    if text is None:
+        return Check("lockdown", OK, "not built in, or securityfs not mounted")
+    mode = text[text.find("[") + 1 : text.find("]")]
+    if mode == "confidentiality":
+        return Check("lockdown", BAD, mode, "this mode forbids BPF reads: boot with lockdown=integrity or none")
+    return Check("lockdown", OK, mode)
+
+
+def _bpf() -> Iterator[Check]:
+    try:
+        btf = Btf.kernel()
+    except WakescopeError as error:
+        yield Check("BTF", BAD, str(error), "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
+        return
+    yield Check("BTF", OK, f"{len(btf):,} types")
+    try:
+        made = plan(btf)
+    except WakescopeError as error:
+        yield Check("tier", BAD, str(error))
+        return
+    yield Check("tier", OK if made.tier == "decision" else NOTE, made.tier, made.refused.get("decision", ""))
+    yield from _deep(btf)
+    yield _load(made)
+
+
+def _deep(btf: Btf) -> Iterator[Check]:
+    try:
+        deep = plan(btf, "deep")
+    except WakescopeError:
+        return
+    unseen = [reason for program, reason in deep.refused.items() if program in ("available_idle", "share_cache")]
+    yield Check("tier deep", NOTE if unseen else OK, "partly" if unseen else "possible", "; ".join(unseen))
+
+
+def _load(made: Plan) -> Check:
+    """Whether the kernel takes the programs of the plan: the verifier's word, not a guess."""
+    try:
+        object_path(made.typed, libbpf.possible_cpus())
+        with Probes(made):
+            pass
+    except WakescopeError as error:
+        return Check("probes", BAD, str(error), "" if os.geteuid() == 0 else "run doctor as root")
+    rest = "; ".join(f"without {program}: {why}" for program, why in made.refused.items() if program != "decision")
+    return Check("probes", OK, f"{len(made.programs)} programs verified" + (f" ({rest})" if rest else ""))
+
+
+def _kernel() -> Iterator[Check]:
+    reasons = stock_reasons()
+    meaning = "captures hold; the model's agreement is reported, and means nothing about stock kernels"
+    if reasons:
+        yield Check("stock placement", NOTE, "; ".join(reasons), meaning)
+    else:
+        yield Check("stock placement", OK, f"{platform.release()} is one the model knows")
+
+
+def _schedstats() -> Check:
+    value = host.sysctls().get("kernel.sched_schedstats")
+    if value == "1":
+        return Check("schedstats", OK, "on: wake_affine's verdicts are checked against the kernel's counters")
+    if value is None:
+        return Check("schedstats", NOTE, "not built in", "wake_affine's verdicts are only computed")
+    return Check("schedstats", NOTE, "off", "to check wake_affine's verdicts: sysctl kernel.sched_schedstats=1")
+
+
+def _numa() -> Check:
+    value = host.sysctls().get("kernel.numa_balancing")
+    nodes = host.read("/sys/devices/system/node/online") or "0"
+    if value is None:
+        return Check("NUMA balancing", NOTE, "not built in: no NUMA retry timing to see")
+    state = "on" if value != "0" else "off"
+    return Check("NUMA balancing", OK if value != "0" and nodes != "0" else NOTE, f"{state}, nodes {nodes}")
+
+
+def _features() -> Check:
+    features = host.sched_features()
+    if features is not None:
+        return Check("sched features", OK, f"{len(features)} read")
+    remedy = "mount -t debugfs none /sys/kernel/debug" if os.geteuid() == 0 else "run as root"
+    if host.config().get("CONFIG_SCHED_DEBUG") == "n":
+        remedy = "the kernel has no CONFIG_SCHED_DEBUG: the release's defaults are assumed"
+    return Check("sched features", NOTE, "not readable: the release's defaults are assumed", remedy)
+
+
+def _rings() -> Check:
+    cpus = os.cpu_count() or 1
+    sizes = ring_sizes(0, cpus, False)
+    rate = sizes["wakeup"] / 328 / (4 * INTERVAL)  # four drains late is the slack a busy machine needs
+    total = sum(sizes.values()) * cpus >> 20
+    return Check("rings", OK, f"{total} MiB in all: {rate:,.0f} wakeups/s on each CPU", "larger: --ring MIB")

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the probes of a tier measure, derive or cannot know, column by column."""
+
+from __future__ import annotations
+
+from .. import schema
+from .probes import Plan
+
+MEASURED, DERIVED, UNKNOWN = "measured", "derived", "unknown"
+
+# Computed by the probe from fields it read, as the kernel itself would.
+_COMPUTED: tuple[str, ...] = ("wakee_h_load", "waker_h_load", "llc_size", "outcome")
+# Tier tracepoint: chosen_cpu comes from the migration, prev_cpu is p.wake_cpu at sched_waking, idle words come from
+# switches and the runqueues' counts.
+_TRACEPOINT_DERIVED = ("prev_cpu", "chosen_cpu", "ts_exit", "idle", "idle_exit")
+_TRACEPOINT_UNKNOWN = (
+    *("wake_flags", "sd_flag", "context", "sched_idle", "wakee_flips_exit"),
+    *("this_load_exit", "prev_load_exit", "this_nr_running_exit", "prev_nr_running_exit", "sched_idle_exit"),
+    *("this_nr_idle_scan_exit", "prev_nr_idle_scan_exit", "this_has_idle_cores_exit", "prev_has_idle_cores_exit"),
+)
+_NUMA = ("wakee_preferred_nid", "waker_migrate_retry", "wakee_migrate_retry", "waker_scan_period", "wakee_scan_period")
+
+
+def provenance(plan: Plan) -> dict[str, dict[str, str]]:
+    """For each table, each column's provenance under this plan: measured, derived or unknown."""
+    made = {table: {c.name: MEASURED for c in columns} for table, columns in schema.TABLES.items()}
+    wakeups = made["wakeups"]
+    wakeups.update(dict.fromkeys(_COMPUTED, DERIVED))
+    if plan.tier == "tracepoint":
+        wakeups.update(dict.fromkeys(_TRACEPOINT_DERIVED, DERIVED))
+        wakeups.update(dict.fromkeys(_TRACEPOINT_UNKNOWN, UNKNOWN))
+    if plan.tier == "tracepoint" or not plan.constants["schedstats"]:
+        wakeups.update(affine_attempts=UNKNOWN, affine_moves=UNKNOWN)
+    if not plan.types.has("task_struct.numa_migrate_retry"):
+        wakeups.update(dict.fromkeys(_NUMA, UNKNOWN))
+    return made
