@@ -56,12 +56,14 @@ def record(
         str | None, typer.Option(help="deep, decision or tracepoint; else the best of the last two.")
     ] = None,
     ring: Annotated[int, typer.Option(min=0, max=1024, help="MiB of each CPU's wakeup ring; 0: by memory.")] = 0,
+    loader: Annotated[str | None, typer.Option(help="libbpf, or bcc for kernels without BTF; else what fits.")] = None,
+    vmlinux: Annotated[Path | None, typer.Option(help="A vmlinux with DWARF to take types from, not BTF.")] = None,
 ) -> None:
     """Record every wakeup, switch and migration while a command runs, or until Ctrl-C."""
     from .show import show_recorded, status_line
-    from .tracers.btf import Btf
     from .tracers.doctor import BAD, privileges
-    from .tracers.probes import TIERS, Probes, plan
+    from .tracers.offsets import kernel_types
+    from .tracers.probes import LOADERS, TIERS, Probes, plan
     from .tracers.recorder import check_output, give_to_caller
     from .tracers.recorder import record as run
     from .tracers.workloads import workload
@@ -70,13 +72,15 @@ def record(
         raise UsageError("give either --workload or a command, not both")
     if tier not in (None, *TIERS):
         raise UsageError(f"--tier {tier}: choose from {', '.join(TIERS)}")
+    if loader not in (None, *LOADERS):
+        raise UsageError(f"--loader {loader}: choose from {', '.join(LOADERS)}")
     check = privileges()
     if check.state == BAD:
         raise PrivilegeError(f"recording needs privileges ({check.found}): {check.remedy}")
     path = output or _name(command[0] if command else (load or "trace"))
     check_output(path)
     seconds = duration or 10.0
-    made = plan(Btf.kernel(), tier)
+    made = plan(kernel_types(vmlinux), tier, loader)
     with (
         workload(load, seconds) if load else nullcontext() as ready,
         Probes(made) as probes,
@@ -225,6 +229,9 @@ def contrast(
         typer.Option(help="RELEASE[+PATCH…], such as 6.12+nak-affine, or own[+PATCH…]; the first is the base."),
     ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Parquet: each decision by policy.")] = None,
+    approximate: Annotated[
+        bool, typer.Option(help="Take what was captured for what an old kernel looks at (docs/variants.md).")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a trace under several policies and say which decisions move, and where to."""
@@ -234,7 +241,7 @@ def contrast(
 
     opened = Trace.open(trace)
     names = policy if len(policy) > 1 else [OWN, *policy]
-    found = run(opened, [(name, named(name, opened.meta)) for name in names])
+    found = run(opened, [(name, named(name, opened.meta)) for name in names], approximate)
     if output:
         write_parquet(output, found)
     if as_json:

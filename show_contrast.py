@@ -30,7 +30,13 @@ def show_patches(console: Console, patches: Iterable[Patch]) -> None:
     for patch in patches:
         console.print(f"[bold]{patch.name}[/bold]")
         table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1, 0, 2))
-        for head, text in (("changes", patch.changes), ("origin", patch.origin), ("fate", patch.fate)):
+        facts = {
+            "changes": patch.changes,
+            "origin": patch.origin,
+            "fate": patch.fate,
+            "applies to": ", ".join(patch.kernels()) or "none of the modelled kernels",
+        }
+        for head, text in facts.items():
             table.add_row(head, shown(text))
         console.print(table)
 
@@ -43,6 +49,9 @@ def show_contrast(console: Console, found: Contrast) -> None:
         "decisions"
     )
     console.print(_policies(found))
+    for judged in found.policies:
+        for note in judged.notes:
+            console.print(f"[yellow]•[/yellow] {shown(judged.name)}: {shown(note)}")
     for comparison in found.comparisons:
         _show_comparison(console, comparison)
 

@@ -146,7 +146,7 @@ def df_flippers(trace: Trace, task: str | None = None) -> pd.DataFrame:
 @once
 def _state(trace: Trace) -> pd.DataFrame:
     """What record_wakee() reads and writes, at entry."""
-    names = ("outcome", "jiffies", "waker_flips", "waker_decay_ts", "waker_last_wakee", "wakee_tag")
+    names = ("outcome", "jiffies", "jiffies_exit", "waker_flips", "waker_decay_ts", "waker_last_wakee", "wakee_tag")
     return columns(trace, "wakeups", *names).assign(waker=df_wakeups(trace)["waker"])
 
 
@@ -160,12 +160,15 @@ def _compare(
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Check of each row: the state at the task's next wakeup against this one's, changed by the rule or not."""
     flips, last = rows["waker_flips"].to_numpy(np.int64), rows["waker_last_wakee"].to_numpy()
-    decay_ts, jiffies = (rows[c].to_numpy(np.int64) for c in ("waker_decay_ts", "jiffies"))
+    decay_ts, jiffies, jiffies_exit = (
+        rows[c].to_numpy(np.int64) for c in ("waker_decay_ts", "jiffies", "jiffies_exit")
+    )
     found_flips, found_last, found_stamp = flips[following], last[following], decay_ts[following]
-    ruled = (found_flips == after) & (found_last == rows["wakee_tag"].to_numpy()) & (found_stamp == stamp)
+    wakee = rows["wakee_tag"].to_numpy()
+    ruled = (found_flips == after) & (found_last == wakee) & (found_stamp == stamp)
     same = (found_flips == flips) & (found_last == last) & (found_stamp == decay_ts)
-    ticked = _record_wakee(jiffies + 1, flips, decay_ts, last, rows["wakee_tag"].to_numpy(), hz)
-    tick = (found_flips == ticked[0]) & (found_last == rows["wakee_tag"].to_numpy()) & (found_stamp == ticked[1])
+    later = (jiffies < found_stamp) & (found_stamp <= jiffies_exit) & (found_stamp > decay_ts + hz)
+    tick = later & (found_flips == (flips >> 1) + (last != wakee)) & (found_last == wakee)
     classes = [following < 0, runs & ruled, runs & tick, runs & same, ~runs & same, ~runs & (ruled | tick)]
     names = [Check.LAST, Check.RULE, Check.TICK, Check.UNCHANGED, Check.RULE, Check.REACHED]
     return np.select(classes, [int(n) for n in names], Check.UNEXPLAINED).astype(np.uint8)

@@ -63,9 +63,9 @@ def df_paths(trace: Trace, replay: pd.DataFrame | None = None, task: str | None 
 
 
 def df_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
-    """Who woke whom, by decisions in task context. Needs tables wakeups and tasks. task: as waker or wakee.
+    """Who woke whom: placed wakeups in task context. Needs tables wakeups and tasks. task: as waker or wakee.
 
-    Columns: waker, wakee (labels); waker_code, wakee_code; decisions; share (of the trace's); to_waker: the chosen CPU
+    Columns: waker, wakee (labels); waker_code, wakee_code; decisions; share (of all); to_waker: the chosen CPU
     was the waker's; to_prev: it was prev_cpu and not the waker's; elsewhere; then one per distance: decisions that
     moved that far.
     """
@@ -77,7 +77,7 @@ def df_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
 def _all_pairs(trace: Trace) -> pd.DataFrame:
     rows = df_wakeups(trace)
     codes, pairs = pair_codes(trace)
-    kept = (rows["decision"] & rows["by_task"]).to_numpy()
+    kept = ((rows["outcome"] == int(Outcome.PLACED)) & rows["by_task"]).to_numpy()
     pair, (cpu, prev, chosen) = codes[kept], (rows[c].to_numpy()[kept] for c in ("cpu", "prev_cpu", "chosen_cpu"))
     moved = np.bincount(pair * len(NAMES) + rows["moved"].to_numpy()[kept], minlength=len(pairs) * len(NAMES))
     moved = moved.reshape(len(pairs), len(NAMES))

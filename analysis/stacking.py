@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..schema import NEVER
+from ..schema import NEVER, Outcome
 from ..trace import Trace
 from .inputs import columns, masks, once, switches
 from .latency import Wait, df_waits
@@ -31,14 +31,14 @@ class Stacking(IntEnum):
 
 @once
 def df_stacked(trace: Trace) -> pd.DataFrame:
-    """Each decision's stacking. Needs tables wakeups, switches and tasks.
+    """Stacking of each decision but an exec's, whose task runs already. Needs tables wakeups, switches and tasks.
 
     Columns: row: row of wakeups; stacking: Stacking; on_waker (bool): the waker's own CPU, in task context; sync (bool:
     WF_SYNC known to be set); ran_on (ns; -1 unless on_waker and seen): time until the waker switched out; slept (bool):
     it left the runqueue then; wait (ns, -1 unless complete and clean).
     """
     wakeups = df_wakeups(trace)
-    row = np.flatnonzero(wakeups["decision"])
+    row = np.flatnonzero(wakeups["decision"] & (wakeups["outcome"] != int(Outcome.EXEC)))
     chosen, cpu = wakeups["chosen_cpu"].to_numpy()[row], wakeups["cpu"].to_numpy()[row]
     flags = columns(trace, "wakeups", "wake_flags", "sd_flag", "waker_pid").iloc[row]
     waits = df_waits(trace)

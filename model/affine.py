@@ -6,7 +6,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .compiled import compiled
-from .policy import AffineBy, Policy, SharedCache
+from .policy import AffineBy, IdlePull, Policy, SharedCache
 from .topo import Machine, cpus_share_cache
 from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
 
@@ -38,6 +38,8 @@ def wake_affine_idle(
 ) -> tuple[int, Affine]:
     """(CPU, rule) by idleness, or (NO_CPU, UNDECIDED)."""
     if available_idle_cpu(w, this_cpu):
+        if policy.idle_pull == IdlePull.ANYWHERE:
+            return this_cpu, Affine.THIS_IDLE
         asked(w, Asked.SHARE_CACHE, this_cpu, prev_cpu)
         if cpus_share_cache(machine, this_cpu, prev_cpu):
             if available_idle_cpu(w, prev_cpu):
@@ -71,22 +73,22 @@ def wake_affine_weight(
     """(CPU, rule) by load: this CPU if it would carry less with the wakee than prev does without.
 
     cpu_load() is the root cfs_rq's load_avg, blocked load included (v5.7). A tie goes to prev, and on sync wakeups to
-    this CPU (v4.17).
+    this CPU (v4.17; before, all ties went to this CPU).
     """
     this_eff_load = w.this_load
     asked(w, Asked.LOAD, -1, -1)
     if this_eff_load == UNKNOWN or w.prev_load == UNKNOWN:
-        return _weigh_unknown(w, this_cpu)
+        return weigh_unknown(w, this_cpu)
     if sync:
         asked(w, Asked.H_LOAD, -1, -1)
         if w.waker_h_load == UNKNOWN:
-            return _weigh_unknown(w, this_cpu)
+            return weigh_unknown(w, this_cpu)
         if w.waker_h_load > this_eff_load:
             return this_cpu, Affine.SYNC_LOAD
         this_eff_load -= w.waker_h_load
     asked(w, Asked.H_LOAD, -1, -1)
     if w.wakee_h_load == UNKNOWN or w.this_capacity == UNKNOWN or w.prev_capacity == UNKNOWN:
-        return _weigh_unknown(w, this_cpu)
+        return weigh_unknown(w, this_cpu)
     this_eff_load += w.wakee_h_load
     prev_eff_load = w.prev_load - w.wakee_h_load
     if policy.wa_bias:
@@ -94,7 +96,7 @@ def wake_affine_weight(
         prev_eff_load *= 100 + (machine.cpus[w.cpu].sd_pct[level] - 100) // 2
     this_eff_load *= w.prev_capacity
     prev_eff_load *= w.this_capacity
-    if sync:
+    if sync or policy.weight_tie:
         prev_eff_load += 1
     if this_eff_load < prev_eff_load:
         return this_cpu, Affine.WEIGHT_THIS
@@ -102,8 +104,48 @@ def wake_affine_weight(
 
 
 @compiled
-def _weigh_unknown(w: Wakeup, this_cpu: int) -> tuple[int, Affine]:
+def weigh_unknown(w: Wakeup, this_cpu: int) -> tuple[int, Affine]:
+    """Either, for want of loads or capacities."""
     if either(w, Doubt.WEIGHT):
+        return this_cpu, Affine.WEIGHT_THIS
+    return NO_CPU, Affine.WEIGHT_PREV
+
+
+@compiled
+def effective_load(
+    policy: Policy, machine: Machine, w: Wakeup, level: int, this_cpu: int, sync: bool
+) -> tuple[int, Affine]:
+    """(CPU, rule) by the loads as they would be (wake_affine until v4.12.3, for tasks of the root group).
+
+    Weights are the tasks' loads. Unlike wake_affine_weight the wakee's load is not taken off prev, and even loads
+    favour this CPU. Groups' shares are not captured, so within one this holds for an approximation only.
+    """
+    asked(w, Asked.LOAD, -1, -1)
+    loads = w.this_load == UNKNOWN or w.prev_load == UNKNOWN or w.wakee_h_load == UNKNOWN
+    elsewhere = policy.task_cpu and w.wakee_cpu != w.prev_cpu  # of that CPU no load was captured
+    if (
+        loads
+        or elsewhere
+        or w.this_capacity == UNKNOWN
+        or w.prev_capacity == UNKNOWN
+        or (sync and w.waker_h_load == UNKNOWN)
+    ):
+        return weigh_unknown(w, this_cpu)
+    this_load = w.this_load - w.waker_h_load if sync else w.this_load
+    this_eff_load = 100 * w.prev_capacity
+    prev_eff_load = (100 + (machine.cpus[w.cpu].sd_pct[level] - 100) // 2) * w.this_capacity
+    if this_load > 0:
+        this_eff_load *= this_load + w.wakee_h_load
+        prev_eff_load *= w.prev_load
+    if this_eff_load <= prev_eff_load:
+        return this_cpu, Affine.WEIGHT_THIS
+    return NO_CPU, Affine.WEIGHT_PREV
+
+
+@compiled
+def loads_of_many(w: Wakeup, this_cpu: int) -> tuple[int, Affine]:
+    """(CPU, rule) by sums over nodes (numa_wake_affine, v4.13) or LLCs (wake_affine_llc, v4.14-rc): not captured."""
+    if either(w, Doubt.SUMS):
         return this_cpu, Affine.WEIGHT_THIS
     return NO_CPU, Affine.WEIGHT_PREV
 
@@ -120,10 +162,15 @@ def wake_affine(
             return this_cpu, Affine.SHARED_PULL
         return prev_cpu, Affine.SHARED_KEEP
     target, rule = NO_CPU, Affine.UNDECIDED
-    if policy.wa_idle:
-        target, rule = wake_affine_idle(policy, machine, w, this_cpu, prev_cpu, sync)
-    if policy.wa_weight and target == NO_CPU:
-        target, rule = wake_affine_weight(policy, machine, w, level, this_cpu, prev_cpu, sync)
+    if policy.affine_by == AffineBy.EFFECTIVE_LOAD:
+        target, rule = effective_load(policy, machine, w, level, this_cpu, sync)
+    elif policy.affine_by in (AffineBy.NODES, AffineBy.LLCS):
+        target, rule = loads_of_many(w, this_cpu)
+    else:
+        if policy.wa_idle:
+            target, rule = wake_affine_idle(policy, machine, w, this_cpu, prev_cpu, sync)
+        if policy.wa_weight and target == NO_CPU:
+            target, rule = wake_affine_weight(policy, machine, w, level, this_cpu, prev_cpu, sync)
     if target == NO_CPU:
         return prev_cpu, rule
     return target, rule

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,17 @@ from ..analysis.distance import NAMES, distance
 from ..analysis.occupancy import llc_words
 from ..analysis.tasks import df_tasks
 from ..analysis.wakeups import df_wakeups
-from ..errors import KernelError, TraceError, UsageError
+from ..errors import TraceError, UsageError
 from ..schema import Context, Outcome
 from ..topology import Topology
 from ..trace import Trace
+from .captured import captured
 from .kernels import policy_for
-from .policy import Policy, WakeFlags
+from .policy import Policy
 from .replay import Certainty, replay
 from .topo import Array
 from .validate import wilson
+from .variants_flips import derive_flips
 
 OPEN_LOOP = (
     "Replay is open-loop: each decision starts from what the kernel saw, so a decision that moves changes nothing for "
@@ -45,6 +47,7 @@ class Judged:
 
     name: str
     decisions: pd.DataFrame
+    notes: list[str] = field(default_factory=list)  # what of the policy the trace cannot tell, and what was done then
 
     def shares(self) -> dict[str, dict[str, Any]]:
         """Each mark: count, share of decided decisions and its 95 % Wilson bounds."""
@@ -153,14 +156,15 @@ class Contrast:
         return [Comparison(self.policies[0], other, self) for other in self.policies[1:]]
 
     def to_json(self) -> dict[str, Any]:
-        """statement, decisions, policies {name: {decided, undecidable, wide, …}}, comparisons; "kernel" among the
-        policies is what the kernel did.
+        """statement, decisions, policies {name: {decided, undecidable, notes, wide, …}}, comparisons; "kernel" among
+        the policies is what the kernel did.
         """
         policies = {}
         for judged in [self.kernel, *self.policies]:
             decided = int(judged.decisions["decided"].sum())
             undecidable = len(self.decisions) - decided
-            policies[judged.name] = {"decided": decided, "undecidable": undecidable, **judged.shares()}
+            counts = {"decided": decided, "undecidable": undecidable, "notes": judged.notes}
+            policies[judged.name] = {**counts, **judged.shares()}
         return {
             "statement": OPEN_LOOP,
             "decisions": len(self.decisions),
@@ -183,42 +187,57 @@ def proportion(hits: int, of: int) -> dict[str, Any]:
     return {"count": hits, "share": hits / of if of else None, "low": low, "high": high}
 
 
-def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]]) -> Contrast:
+def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: bool = False) -> Contrast:
     """Replay a trace under each (name, policy) and judge every decision.
 
-    Needs tables wakeups and tasks. Raises UsageError if two policies share a name, TraceError if nothing was placed or
-    HZ is unknown.
+    approximate: see captured(). Needs tables wakeups and tasks. Raises UsageError if two policies share a name,
+    KernelError if the traced kernel is not modelled, TraceError if nothing was placed or HZ is unknown.
     """
     if len({name for name, _ in policies}) < len(policies):
         raise UsageError("the same policy is named twice: contrast needs different ones")
     hz = trace.meta.get("hz")
     if not hz:
         raise TraceError(f"{trace.path} does not say HZ, which flips depend on: record again")
-    flags = numbering(trace)
-    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in (KERNEL, *(name for name, _ in policies))}
+    own = policy_for(trace.meta).policy
+    readers = {name: _Reader(trace, policy, own, hz, approximate) for name, policy in policies}
+    parts: dict[str, list[pd.DataFrame]] = {name: [] for name in (KERNEL, *readers)}
     first = 0
     rows = []
     for wakeups in trace.chunks("wakeups"):
         judge = _Judge(wakeups, trace.topology)
         rows.append(first + judge.placed)
         parts[KERNEL].append(judge.kernel())
-        for name, policy in policies:
-            parts[name].append(judge.policy(policy | {"wake_flags": flags}, hz))
+        for name, reader in readers.items():
+            parts[name].append(judge.policy(reader.replay(wakeups, first)))
         first += len(wakeups)
     row = np.concatenate(rows) if rows else np.empty(0, np.int64)
     if not len(row):
         raise TraceError(f"{trace.path} holds no placed wakeups: record for longer, or under load")
-    judged = [Judged(name, pd.concat(frames, ignore_index=True)) for name, frames in parts.items()]
-    return Contrast(trace.topology, _decisions(trace, row), judged[0], judged[1:])
+    judged = {name: Judged(name, pd.concat(frames, ignore_index=True)) for name, frames in parts.items()}
+    for name, reader in readers.items():
+        judged[name].notes = reader.notes
+    return Contrast(trace.topology, _decisions(trace, row), judged.pop(KERNEL), list(judged.values()))
 
 
-def numbering(trace: Trace) -> int:
-    """WakeFlags by which the trace's wake_flags are to be read, whatever the policy."""
-    try:
-        return policy_for(trace.meta).policy.wake_flags
-    except KernelError:  # not modelled: since v5.13 sd_flag is no argument of its own
-        apart = any(part["sd_flag"].any() for part in trace.chunks("wakeups", ["sd_flag"]))
-        return WakeFlags.SD_FLAG_APART if apart else WakeFlags.SD_FLAG_WITHIN
+class _Reader:
+    """Replays pieces of a trace under one policy, from what the trace can tell it."""
+
+    def __init__(self, trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool) -> None:
+        self.topology, self.hz = trace.topology, hz
+        self.captured = captured(policy, own, approximate)
+        self.notes = list(self.captured.notes)
+        self.flips = None
+        if (policy.flips, policy.record_all) != (own.flips, own.record_all):
+            self.flips = derive_flips(trace, policy, hz)
+            self.notes.append(
+                f"flips are derived over the whole trace; the kernel's own followed from the records at "
+                f"{self.flips.followed:,} of {self.flips.followed + self.flips.unexplained:,}"
+            )
+
+    def replay(self, wakeups: Array, first: int) -> Array:
+        """RESULT rows for a piece whose first row is number first."""
+        rows = self.flips.into(wakeups, first) if self.flips else wakeups
+        return replay(self.captured.rows(rows), self.topology, self.captured.policy, self.hz)
 
 
 def _decisions(trace: Trace, row: Array) -> pd.DataFrame:
@@ -259,9 +278,9 @@ class _Judge:
         marks = self._marks(cpu, cpu >= 0, np.zeros(len(cpu), bool))
         return pd.DataFrame({"cpu": cpu, "decided": cpu >= 0, "path": code, "affine": code, "certainty": code, **marks})
 
-    def policy(self, policy: Policy, hz: int) -> pd.DataFrame:
-        """What a policy does."""
-        found = replay(self.wakeups, self.topology, policy, hz)[self.placed]
+    def policy(self, results: Array) -> pd.DataFrame:
+        """What a policy does, by its RESULT rows."""
+        found = results[self.placed]
         decided = found["certainty"] != Certainty.UNDECIDABLE
         codes = {name: found[name].astype(np.int8) for name in ("path", "affine", "certainty")}
         marks = self._marks(found["cpu"], decided, found["wide"] == 1)

@@ -53,6 +53,7 @@ MISSED = {
     Doubt.SCAN_DEPTH: "how far the scan may go (nr_idle_scan, or avg_idle and avg_scan_cost)",
     Doubt.IDLE: "which CPUs are idle",
     Doubt.CAPACITY: "which CPUs fit the task (utilisation and clamps)",
+    Doubt.SUMS: "the loads of whole nodes or LLCs",
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from ..schema import NEVER, Outcome
 from .compiled import compiled
+from .policy import Flips, Policy, Wide
 from .topo import Array
 from .wakeup import UNKNOWN, Doubt, Wakeup, either
 
@@ -44,17 +45,65 @@ def record_wakee(jiffies: int, hz: int, flips: int, decay_ts: int, last_wakee: i
 
 
 @compiled
-def wake_wide(w: Wakeup, master: int, slave: int) -> bool:
+def record_both(
+    flips: int,
+    factor: int,
+    jiffies: int,
+    hz: int,
+    waker: tuple[int, int, int],
+    wakee: tuple[int, int],
+    tag: int,
+) -> tuple[int, int, int, int, int]:
+    """record_wakee where p's flips count too: current's (flips, decay_ts, last_wakee) and p's (flips, decay_ts) after.
+
+    flips: Flips.BOTH (Mike Galbraith, 26 Sep 2015) or Flips.HEAVY (Mike Galbraith, 4 Oct 2021; it compares current's
+    flips as they are before they rise). tag stands for p.
+    """
+    waker_flips, waker_ts, last = record_wakee(jiffies, hz, waker[0], waker[1], waker[2], tag)
+    wakee_flips, wakee_ts = wakee
+    another = waker[2] != tag
+    if flips == Flips.BOTH:
+        if np.int64(jiffies) - np.int64(wakee_ts) - hz > 0:
+            wakee_flips, wakee_ts = wakee_flips >> 1, jiffies
+        if another:
+            wakee_flips = (wakee_flips + 1) & 0xFFFFFFFF
+    elif flips == Flips.HEAVY and another and waker_flips - 1 > ((wakee_flips * (factor << 1)) & 0xFFFFFFFF):
+        wakee_flips = (wakee_flips + 1) & 0xFFFFFFFF
+    return waker_flips, waker_ts, last, wakee_flips, wakee_ts
+
+
+@compiled
+def flips_after(policy: Policy, w: Wakeup, hz: int) -> tuple[int, int]:
+    """current's and p's flips after record_wakee, UNKNOWN where they were not captured."""
+    flips, wakee_flips = w.waker_flips, w.wakee_flips
+    if flips == UNKNOWN:
+        return UNKNOWN, wakee_flips if policy.flips == Flips.WAKER else UNKNOWN
+    waker = (flips, w.waker_decay_ts, w.waker_last_wakee)
+    if policy.flips == Flips.WAKER or wakee_flips == UNKNOWN or w.factor == UNKNOWN:
+        flips, _, _ = record_wakee(w.jiffies, hz, waker[0], waker[1], waker[2], w.wakee_tag)
+        return flips, wakee_flips if policy.flips == Flips.WAKER else UNKNOWN
+    wakee = (wakee_flips, w.wakee_decay_ts)
+    flips, _, _, wakee_flips, _ = record_both(policy.flips, w.factor, w.jiffies, hz, waker, wakee, w.wakee_tag)
+    return flips, wakee_flips
+
+
+@compiled
+def wake_wide(policy: Policy, w: Wakeup, master: int, slave: int) -> bool:
     """Whether waker and wakee have too many partners for one LLC; master is current's flips, slave p's.
 
-    Symmetric since 63b0e9edceec (v4.3). The product is 32-bit and unsigned, as in the kernel.
+    Symmetric since 63b0e9edceec (v4.3). The products are 32-bit and unsigned, as in the kernel (64-bit until v4.2).
     """
     if master == UNKNOWN or slave == UNKNOWN or w.factor == UNKNOWN:
         return either(w, Doubt.WIDE)
     factor = w.factor
+    if policy.wide == Wide.ASYMMETRIC:
+        return slave > factor and master > factor * slave
     if master < slave:
         master, slave = slave, master
-    return not (slave < factor or master < ((slave * factor) & 0xFFFFFFFF))
+    few = slave < factor
+    if policy.wide == Wide.HEAVY:
+        few = few and master < (factor >> 1) * factor
+    return not (few or master < ((slave * factor) & 0xFFFFFFFF))
 
 
 # How the kernel's values at a waker's next record follow from those at its last.

@@ -6,6 +6,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from .compiled import compiled
+from .old_idle import scan_span, select_idle_group
 from .policy import Policy, PropClock, RecentUsed, Scan, SchedIdle
 from .topo import Array, Machine, cpumask_clear_cpu, cpumask_test_cpu, cpus_share_cache, cpus_share_resources
 from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
@@ -37,7 +38,7 @@ class Path(IntEnum):
 @compiled
 def sched_idle_cpu(policy: Policy, w: Wakeup, cpu: int) -> bool:
     """The CPU runs only SCHED_IDLE tasks, and this wakee may take it."""
-    if policy.sched_idle == SchedIdle.NOT_SCHED_IDLE and w.wakee_sched_idle:
+    if policy.sched_idle == SchedIdle.NOBODY or (policy.sched_idle == SchedIdle.NOT_SCHED_IDLE and w.wakee_sched_idle):
         return False
     asked(w, Asked.SCHED_IDLE, cpu, -1)
     return cpumask_test_cpu(cpu, w.sched_idle)
@@ -69,7 +70,7 @@ def test_idle_cores(w: Wakeup, target: int) -> bool:
 @compiled
 def kthread_wakes_its_work(policy: Policy, w: Wakeup, prev: int) -> bool:
     """Whether the per-CPU kthread rule stacks the wakee on prev (v5.6; in_task: 8b4e74ccb582, v5.17)."""
-    if prev != w.cpu or w.kthread == 0:
+    if not policy.kthread or prev != w.cpu or w.kthread == 0:
         return False
     asked(w, Asked.NR_RUNNING, -1, -1)
     if w.this_nr_running > 1:
@@ -258,7 +259,11 @@ def select_idle_core_cpu_smt(policy: Policy, machine: Machine, w: Wakeup, target
         nr = scan_depth(policy, machine, w, False, target)
         for word in range(len(cpus)):
             cpus[word] = span[word] & w.allowed[word]
-        if nr != 1:
+        if policy.scan_all and nr != 1:
+            found = scan_span(w, n, target, span, nr)
+            if found != NO_CPU:
+                return found, Path.CPU
+        elif nr != 1:
             found, nr, _ = _scan(policy, machine, w, False, target, cpus, span, True, nr, NO_CPU)
             if found != NO_CPU:
                 return found, Path.CPU
@@ -294,6 +299,8 @@ def select_idle_smt_cpu(policy: Policy, machine: Machine, w: Wakeup, prev: int, 
 def recent_used(policy: Policy, machine: Machine, w: Wakeup, prev: int, target: int) -> int:
     """p.recent_used_cpu if it may be taken, else NO_CPU."""
     recent = w.recent_used_cpu
+    if policy.recent_used == RecentUsed.NEVER:
+        return NO_CPU
     if recent in (prev, target) or not 0 <= recent < len(machine.cpus):
         return NO_CPU
     if not share_cache(machine, w, recent, target) or not choose_idle_cpu(policy, w, recent):
@@ -323,7 +330,9 @@ def select_idle_sibling(policy: Policy, machine: Machine, w: Wakeup, prev: int, 
         return recent, Path.RECENT
     if not machine.cpus[target].llc:
         return target, Path.NO_LLC
-    if policy.scan == Scan.CORE_CPU_SMT:
+    if policy.scan == Scan.GROUPS:
+        i, path = select_idle_group(machine, w, target), Path.CORE
+    elif policy.scan == Scan.CORE_CPU_SMT:
         i, path = select_idle_core_cpu_smt(policy, machine, w, target)
     else:
         i, path = select_idle_smt_cpu(policy, machine, w, prev, target)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import KernelError
+from .old import OLD, old_kernel
 from .policy import AffineCount, Policy, PropClock, RecentUsed, Scan, SchedIdle, WakeFlags
 
 Version = tuple[int, int]
@@ -25,6 +26,7 @@ BASE = Policy(
     current_cpu=0,
     prev_idle=0,
     sync_runnable=0,
+    delay_dequeue=0,
     affine_count=AffineCount.PICKED,
     sched_idle=SchedIdle.ANY,
     kthread_in_task=0,
@@ -37,6 +39,7 @@ BASE = Policy(
     smt_in_llc=1,
     smt_skips_prev=0,
     cluster=0,
+    numa_fork_reset=0,
 )
 
 
@@ -58,6 +61,7 @@ CHANGES = (
     Change("89aafd67f28c", (5, 15), {"recent_used": RecentUsed.PREV_TESTED}),
     Change("8b4e74ccb582", (5, 17), {"kthread_in_task": 1}, {(5, 10): 94, (5, 15): 17, (5, 16): 3}),
     Change("70fb5ccf2ebb", (6, 0), {"sis_util": 1, "sis_prop": 0}, {(5, 15): 61, (5, 18): 18, (5, 19): 2}),
+    Change("70ce3ea9aa4e", (6, 0), {"numa_fork_reset": 1}, {(5, 18): 18, (5, 19): 2}),
     Change("3e6efe87cd5c", (6, 1), {"smt_skips_prev": 1, "smt_in_llc": 0}),
     Change("39afe5d6fc59", (6, 4), {"affine_count": AffineCount.PULLED}, {(5, 15): 111, (6, 1): 28}),
     Change("ae2ad293d6be", (6, 5), {"recent_used": RecentUsed.ALWAYS}, {(6, 1): 42, (6, 4): 7}),
@@ -65,12 +69,13 @@ CHANGES = (
     Change("8881e1639f1f", (6, 7), {"cluster": 1}),
     Change("8aeaffef8c6e", (6, 9), {"smt_in_llc": 1}, {(6, 1): 83, (6, 6): 23, (6, 7): 11, (6, 8): 2}),
     Change("23d04d8c6b8e", (6, 9), {"core_in_mask": 1}, {(6, 1): 83, (6, 6): 23, (6, 7): 11, (6, 8): 2}),
+    Change("152e11f6df29", (6, 12), {"delay_dequeue": 1}),
     Change("aa3ee4f0b754", (6, 16), {"sync_runnable": 1}, {(6, 12): 37, (6, 15): 3}),
     Change("fd54d81c2c0e", (7, 1), {"sched_idle": SchedIdle.NOT_SCHED_IDLE}),
 )
 
 # sched_features that are fields of Policy under the same name in small letters.
-FEATURES = ("WA_IDLE", "WA_WEIGHT", "WA_BIAS", "SIS_PROP", "SIS_UTIL", "SIS_AVG_CPU")
+FEATURES = ("DELAY_DEQUEUE", "WA_IDLE", "WA_WEIGHT", "WA_BIAS", "SIS_PROP", "SIS_UTIL", "SIS_AVG_CPU")
 
 # Members without which a kernel cannot have a feature: seen in BTF they overrule the release.
 NEEDS = {
@@ -93,11 +98,14 @@ def kernel(release: str) -> Policy:
 
     Raises KernelError for a release that is not modelled.
     """
+    old = old_kernel(release)
+    if old is not None:
+        return old
     series, point = _numbers(release)
     if not known(release):
         raise KernelError(
-            f"kernel {release} is not modelled; known are {_dotted(FIRST)} and 5.13 to {_dotted(LAST)}: name the "
-            "nearest with --policy"
+            f"kernel {release} is not modelled; known are {', '.join(OLD)}, {_dotted(FIRST)} and 5.13 to "
+            f"{_dotted(LAST)}: name the nearest with --policy"
         )
     policy = BASE
     for change in CHANGES:
@@ -110,6 +118,8 @@ def kernel(release: str) -> Policy:
 def known(release: str) -> bool:
     """Whether the model has features for a release."""
     try:
+        if old_kernel(release) is not None:
+            return True
         series, _ = _numbers(release)
     except KernelError:
         return False

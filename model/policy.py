@@ -31,6 +31,7 @@ class SchedIdle(IntEnum):
 
     ANY = 0
     NOT_SCHED_IDLE = 1  # any but a SCHED_IDLE wakee (choose_sched_idle_rq, fd54d81c2c0e, v7.1)
+    NOBODY = 2  # until v5.4
 
 
 class RecentUsed(IntEnum):
@@ -39,6 +40,7 @@ class RecentUsed(IntEnum):
     ON_HIT = 0  # replaced when taken (v4.16 to v5.14)
     PREV_TESTED = 1  # replaced first, so the test reads prev instead (89aafd67f28c, v5.15)
     ALWAYS = 2  # replaced first, the old value is tested (ae2ad293d6be, v6.5)
+    NEVER = 3  # there is none (until v4.16)
 
 
 class Scan(IntEnum):
@@ -46,6 +48,53 @@ class Scan(IntEnum):
 
     CORE_CPU_SMT = 0  # an idle core, then any idle CPU from target on, then the target's siblings
     SMT_CPU = 1  # prev's siblings if no core is idle (c722f35b513f, v5.13), then cores or CPUs from target + 1 on
+    GROUPS = 2  # the first group of a domain of the LLC that is idle as a whole (until v4.8)
+
+
+class Flips(IntEnum):
+    """Whose wakee_flips record_wakee decays and counts."""
+
+    WAKER = 0  # current's
+    BOTH = 1  # current's and p's (couple-wakee-flips)
+    HEAVY = 2  # current's, and p's if current has more than 2 * sd_llc_size times as many (couple-heavy-wakers)
+
+
+class Wide(IntEnum):
+    """When wake_wide says yes; m is the larger number of flips, s the smaller, f sd_llc_size."""
+
+    SYMMETRIC = 0  # s >= f and m >= s * f (63b0e9edceec, v4.3)
+    ASYMMETRIC = 1  # p's > f and current's > f * p's (until v4.2)
+    HEAVY = 2  # m >= s * f and (s >= f or m >= f / 2 * f) (couple-heavy-wakers)
+
+
+class IdlePull(IntEnum):
+    """When wake_affine_idle takes the waker's CPU for being idle."""
+
+    SHARED = 0  # if it shares prev's cache and prev is not idle (v4.16)
+    ANYWHERE = 1  # in any case (v4.14)
+
+
+class Load(IntEnum):
+    """Which load of a runqueue wake_affine_weight compares."""
+
+    AVERAGE = 0  # cfs_rq.avg.load_avg, which includes what sleepers left behind (v5.7)
+    RUNNABLE = 1  # the runnable load only
+
+
+class Backoff(IntEnum):
+    """When wake_affine's choice of a CPU delays the NUMA placement of waker and wakee."""
+
+    NEVER = 0
+    CACHE = 1  # when prev and the CPU share no cache (numa-delay-retry as posted)
+    NODE = 2  # when they are on different nodes (7347fc87dfe6)
+
+
+class Compare(IntEnum):
+    """What numa_migrate_preferred does of a deadline that it finds when it is about to set a new one."""
+
+    NONE = 0  # overwrites it
+    INVERTED = 1  # gives up if the new one is later (numa-delay-retry, 7347fc87dfe6)
+    RIGHT = 2  # gives up if the one it finds is later
 
 
 class AffineBy(IntEnum):
@@ -53,6 +102,9 @@ class AffineBy(IntEnum):
 
     IDLE_AND_WEIGHT = 0  # wake_affine_idle, then wake_affine_weight (v4.14)
     NEVER = 1  # nobody: always prev (nak-affine)
+    EFFECTIVE_LOAD = 2  # the loads as they would be with the wakee here or there (until v4.12.3)
+    NODES = 3  # the loads of both nodes (v4.12.4, v4.13)
+    LLCS = 4  # the loads of both LLCs, as the load balancer last saw them (v4.14-rc)
 
 
 class SharedCache(IntEnum):
@@ -82,16 +134,31 @@ class Policy(NamedTuple):
 
     wake_flags: int = WakeFlags.SD_FLAG_WITHIN
     current_cpu: int = 1  # WF_CURRENT_CPU places at once on the waker's CPU (ab83f455f04d, v6.6)
+    flips: int = Flips.WAKER
+    record_all: int = 0  # record_wakee runs for every wakeup of a fair task, placed or not (until v4.8)
+    wide: int = Wide.SYMMETRIC
+    wide_in_affine: int = 0  # wake_wide is asked by wake_affine only (until v4.2)
     llc_factor: int = LlcFactor.CPUS
+    task_cpu: int = 0  # wake_affine and select_idle_sibling take task_cpu(p) for prev (until v4.8)
+    balance_wake: int = 0  # every domain has SD_BALANCE_WAKE, as could be set until v5.6
+    affine_rework: int = 0  # want-affine-rework
+    prefer_idle: int = 0  # prefer-idle-cpu
+    wide_idle: int = 0  # wake-wide-idle
+    exiting_sync: int = 0  # WF_SYNC counts even while current exits (until v4.16)
     affine_by: int = AffineBy.IDLE_AND_WEIGHT
     shared_cache: int = SharedCache.ASK
+    idle_pull: int = IdlePull.SHARED
+    weight_tie: int = 0  # even loads favour the waker's CPU (until v4.16)
+    load: int = Load.AVERAGE
     wa_idle: int = 1  # sched_feat(WA_IDLE)
     wa_weight: int = 1  # sched_feat(WA_WEIGHT)
     wa_bias: int = 1  # sched_feat(WA_BIAS)
     prev_idle: int = 1  # wake_affine_idle's third rule: an idle prev keeps the task (d8fcb81f1acf, v5.11)
     sync_runnable: int = 1  # its sync rule does not count tasks whose dequeue is delayed (aa3ee4f0b754, v6.16)
+    delay_dequeue: int = 1  # sched_feat(DELAY_DEQUEUE): sleepers may stay queued (152e11f6df29, v6.12)
     affine_count: int = AffineCount.PULLED
     sched_idle: int = SchedIdle.ANY
+    kthread: int = 1  # a per-CPU kthread stacks what it wakes (52262ee567ad, v5.6)
     kthread_in_task: int = 1  # the per-CPU kthread rule holds in task context only (8b4e74ccb582, v5.17)
     recent_used: int = RecentUsed.ALWAYS
     scan: int = Scan.SMT_CPU
@@ -99,10 +166,16 @@ class Policy(NamedTuple):
     sis_util: int = 1  # sched_feat(SIS_UTIL): scan nr_idle_scan CPUs (70fb5ccf2ebb, v6.0)
     sis_avg_cpu: int = 0  # sched_feat(SIS_AVG_CPU)
     prop_clock: int = PropClock.WAKE_AVG_IDLE
+    scan_all: int = 0  # CPUs the task may not use count among those scanned (until v4.16)
     core_in_mask: int = 1  # an idle sibling of a busy core must lie in the scanned mask (23d04d8c6b8e, v6.9)
     smt_in_llc: int = 1  # select_idle_smt stays within the LLC domain (lost in 3e6efe87cd5c, v6.1; 8aeaffef8c6e, v6.9)
     smt_skips_prev: int = 1  # select_idle_smt does not ask about prev again (3e6efe87cd5c, v6.1)
     cluster: int = 1  # clusters are searched before the LLC (8881e1639f1f, 22165f61d0c4, v6.7)
+    numa_backoff: int = Backoff.NEVER
+    numa_compare: int = Compare.NONE
+    numa_placed: int = 0  # task_numa_placement migrates to a new preferred node at once (until v4.18)
+    numa_fork_reset: int = 1  # a child starts without a deadline (70ce3ea9aa4e, v6.0)
+    idlest_local: int = 1  # forks across nodes must overcome the imbalance (2c83362734da, v4.17)
 
     def __or__(self, edit: Mapping[str, int]) -> Policy:
         """This policy with some features changed."""

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from .affine import Affine, wake_affine
 from .compiled import compiled
-from .flips import record_wakee, wake_wide
+from .flips import flips_after, wake_wide
 from .idle import Path, select_idle_sibling
 from .policy import Policy
 from .topo import SD_WAKE_AFFINE, Machine, cpumask_test_cpu
-from .wakeup import NO_CPU, UNKNOWN, Doubt, Wakeup, either
+from .wakeup import NO_CPU, UNKNOWN, Doubt, Wakeup, available_idle_cpu, either
 
 
 class Decision(NamedTuple):
@@ -27,42 +27,56 @@ class Decision(NamedTuple):
 @compiled
 def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) -> Decision:
     """The Decision for a wakeup (v5.10 fair.c:6696 to v7.3; energy-aware placement is not modelled)."""
-    flips = w.waker_flips
-    if flips != UNKNOWN:
-        flips, _, _ = record_wakee(w.jiffies, hz, flips, w.waker_decay_ts, w.waker_last_wakee, w.wakee_tag)
+    flips, wakee_flips = flips_after(policy, w, hz)
     allowed = cpumask_test_cpu(w.cpu, w.allowed)
     if w.current_cpu and allowed:  # ab83f455f04d, v6.6
         return Decision(w.cpu, Path.CURRENT_CPU, -1, Affine.NONE, w.cpu)
-    wide = wake_wide(w, flips, w.wakee_flips)
-    want_affine = not wide and allowed
-    target, rule, slow = walk_domains(policy, machine, w, want_affine)
-    if slow:
-        return Decision(NO_CPU, Path.SLOW, int(wide), rule, target)
+    wide = wake_wide(policy, w, flips, wakee_flips)
+    want_affine = allowed and (policy.wide_in_affine or not wide)
+    target, rule, slow = walk_domains(policy, machine, w, want_affine, wide)
     if not want_affine:
         rule = Affine.WIDE if wide else Affine.DISALLOWED
-    cpu, path = select_idle_sibling(policy, machine, w, w.prev_cpu, target)
+    # Until v4.2 wakeups never took the slow path, and want-affine-rework keeps them from it again.
+    if slow and not policy.wide_in_affine and not policy.affine_rework:
+        return Decision(NO_CPU, Path.SLOW, int(wide), rule, target)
+    cpu, path = select_idle_sibling(policy, machine, w, _prev(policy, w), target)
+    dispatcher = flips == UNKNOWN or wakee_flips == UNKNOWN or wakee_flips > flips
+    goes_on = (policy.prefer_idle and slow) or (policy.wide_idle and wide and dispatcher)
+    if goes_on and cpu != NO_CPU and not available_idle_cpu(w, cpu):
+        return Decision(NO_CPU, Path.SLOW, int(wide), rule, target)
     return Decision(cpu, path, int(wide), rule, target)
 
 
 @compiled
-def walk_domains(policy: Policy, machine: Machine, w: Wakeup, want_affine: bool) -> tuple[int, Affine, bool]:
+def _prev(policy: Policy, w: Wakeup) -> int:
+    """What wake_affine and select_idle_sibling take for prev: prev_cpu is p.wake_cpu, which may differ from its CPU."""
+    return int(w.wakee_cpu) if policy.task_cpu else int(w.prev_cpu)
+
+
+@compiled
+def walk_domains(
+    policy: Policy, machine: Machine, w: Wakeup, want_affine: bool, wide: bool
+) -> tuple[int, Affine, bool]:
     """(target, rule, slow): up this CPU's domains to the first that lets wakes be affine and holds prev.
 
-    slow says that a domain with w.sd_flag was met and no affine one: the idlest CPU below it is sought then. By
-    default no domain has SD_BALANCE_WAKE.
+    slow says that a domain with w.sd_flag was met and no affine one (until v4.2: none below it): the idlest CPU below
+    it is sought then. By default no domain has SD_BALANCE_WAKE.
     """
     slow = False
     chain = machine.cpus[w.cpu]
     for level in range(chain.domains):
         flags = chain.sd_flags[level]
         if want_affine and flags & SD_WAKE_AFFINE and cpumask_test_cpu(w.prev_cpu, chain.sd_span[level]):
+            slow = slow and policy.wide_in_affine
             if w.cpu == w.prev_cpu:
-                return w.prev_cpu, Affine.SAME, False
+                return w.prev_cpu, Affine.SAME, slow
+            if policy.wide_in_affine and wide:
+                return w.prev_cpu, Affine.WIDE, slow
             sync = either(w, Doubt.SYNC) if w.sync == UNKNOWN else w.sync != 0
             target, rule = wake_affine(policy, machine, w, level, w.cpu, w.prev_cpu, sync)
-            return target, rule, False
-        if flags & w.sd_flag:
+            return target, rule, slow
+        if policy.balance_wake or flags & w.sd_flag:
             slow = True
-        elif not want_affine:
+        elif not want_affine and not policy.wide_in_affine:
             break
     return w.prev_cpu, Affine.NO_DOMAIN, slow

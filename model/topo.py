@@ -32,6 +32,7 @@ def cpu_dtype(words: int) -> np.dtype[Any]:
         ("siblings", "<i4", (MAX_THREADS,)),  # cpu_smt_mask(cpu) in ascending order, filled up with -1
         ("llc", "<i4"),  # 1 if sd_llc is there
         ("llc_id", "<i4"),  # sd_llc_id
+        ("llc_level", "<i4"),  # of sd_llc in this CPU's chain
         ("llc_size", "<i4"),  # sd_llc_size
         ("llc_groups", "<i4"),  # groups of sd_llc, -1 if not known
         ("share_id", "<i4"),  # sd_share_id: the cluster's first CPU, or sd_llc_id
@@ -121,6 +122,7 @@ def _set_domains(cpu: Any, chain: list[Domain], words: int) -> None:
         sd = sharing[-1]
         cpu["llc"] = 1
         cpu["llc_id"] = cpu["share_id"] = min(sd.span)
+        cpu["llc_level"] = chain.index(sd)
         cpu["llc_size"] = len(sd.span)
         cpu["llc_groups"] = sd.groups or -1
         cpu["llc_span"] = mask_of(sd.span, words)

@@ -44,6 +44,7 @@ class Doubt(IntFlag):
     SCAN_DEPTH = 64  # does the scan go all the way, not stop at its least depth? [nr_idle_scan, avg_idle, scan cost]
     IDLE = 128  # which CPUs are idle? [idle words]
     CAPACITY = 256  # which CPUs fit the task? [utilisation and clamps: not captured]
+    SUMS = 512  # do the loads of whole nodes or LLCs favour the waker's CPU? [not captured]
 
 
 class Asked(IntEnum):
@@ -63,7 +64,11 @@ class Asked(IntEnum):
 def wakeup_dtype(words: int) -> np.dtype[Any]:
     """One wakeup as select_task_rq_fair meets it, and room to work. UNKNOWN (-1) where a fact was not captured."""
     facts = """
+<<<<<<< HEAD
         cpu prev_cpu chosen_cpu jiffies wakee_tag waker_last_wakee waker_flips wakee_flips waker_decay_ts
+=======
+        cpu prev_cpu wakee_cpu jiffies wakee_tag waker_last_wakee waker_flips wakee_flips waker_decay_ts wakee_decay_ts
+>>>>>>> main
         recent_used_cpu
         this_load prev_load waker_h_load wakee_h_load this_capacity prev_capacity this_nr_running this_nr_idle_scan
         prev_nr_idle_scan this_has_idle_cores prev_has_idle_cores this_avg_idle this_avg_scan_cost has_masks
@@ -139,10 +144,13 @@ def _known(value: int) -> int:
 
 @compiled
 def _sync(policy: Policy, wake_flags: int, waker_flags: int) -> int:
-    """WF_SYNC and not current exiting: 1, 0 or UNKNOWN."""
-    if waker_flags != UNKNOWN and waker_flags & PF_EXITING:
-        return 0
-    if wake_flags == UNKNOWN or waker_flags == UNKNOWN:
+    """WF_SYNC and not current exiting (since v4.17; before, exiting or not): 1, 0 or UNKNOWN."""
+    if not policy.exiting_sync:
+        if waker_flags != UNKNOWN and waker_flags & PF_EXITING:
+            return 0
+        if waker_flags == UNKNOWN:
+            return UNKNOWN
+    if wake_flags == UNKNOWN:
         return UNKNOWN
     wf_sync = 0x10 if policy.wake_flags == WakeFlags.SD_FLAG_WITHIN else 0x1
     return 1 if wake_flags & wf_sync else 0
@@ -183,7 +191,11 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     waker_flags = _known(row["waker_flags"])
     w.cpu = row["cpu"]
     w.prev_cpu = row["prev_cpu"]
+<<<<<<< HEAD
     w.chosen_cpu = row["chosen_cpu"]
+=======
+    w.wakee_cpu = row["wakee_cpu"]
+>>>>>>> main
     w.sd_flag = SD_BALANCE_WAKE
     w.sync = _sync(policy, wake_flags, waker_flags)
     w.current_cpu = _current_cpu(policy, wake_flags)
@@ -193,6 +205,7 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.waker_flips = _known(row["waker_flips"])
     w.wakee_flips = _known(row["wakee_flips"])
     w.waker_decay_ts = np.int64(row["waker_decay_ts"])
+    w.wakee_decay_ts = np.int64(row["wakee_decay_ts"])
     llc_size = _known(row["llc_size"])
     w.factor = llc_size if llc_size != UNKNOWN else np.int64(machine.cpus[w.cpu].llc_size)
     if policy.llc_factor == LlcFactor.GROUPS:

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Several recordings in one boot: what the corpus and the fidelity table are made of.
 
-`python -m wakescope.testbox.campaign inside FOLDER LOAD…` runs in the guest. A load is NAME:N@SECONDS; each becomes
-FOLDER/TIER-NAME.wake, and one that fails is reported and does not end the others.
+    python -m wakescope.testbox.campaign corpus FOLDER [KERNEL-TOPOLOGY…]    tests/corpus, or part of it, again
+    python -m wakescope.testbox.campaign fidelity FOLDER [KERNEL-TOPOLOGY…]  the traces behind docs/fidelity.md
+
+A load is NAME:N@SECONDS; each becomes one trace, and one that fails is reported and does not end the others. What is
+there already is not made again, so an interrupted campaign goes on where it was.
 """
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError, WakescopeError
@@ -17,44 +22,91 @@ from ..tracers.probes import Probes, plan
 from ..tracers.recorder import record
 from .loads import LOADS
 
+KERNELS = ("5.10", "6.1", "6.12", "7.3")
+TOPOLOGIES = ("2s2c2t", "1s8c1t", "uneven", "llcs")
+TIMEOUT = 1500  # seconds of one boot
 
-def boot(kernel: str, topology: list[str], loads: list[str], out: Path, tier: str, sysctls: list[str]) -> int:
-    """Record the loads in one box, traces under out; returns the box's exit status, the number of loads that failed.
 
-    topology: options of `wakescope box run` that give the machine, such as ["--topology", "2s2c2t"].
-    """
+@dataclass(frozen=True)
+class Campaign:
+    """What is recorded in each boot: (tier, loads) runs in order, and the size no trace may pass (0: none)."""
+
+    runs: tuple[tuple[str, tuple[str, ...]], ...]
+    largest: int = 0
+
+
+CAMPAIGNS = {
+    "corpus": Campaign((("decision", ("tbench:4@2", "hackbench:1@1", "pgbench:4@4", "numa:2@4")),), 700_000),
+    # long enough for 20,000 decisions each at the slowest rate seen under emulation
+    "fidelity": Campaign(
+        (
+            ("decision", ("tbench:4@8", "hackbench:2@8", "pgbench:4@25", "juggle:4@8", "mixed:2@12")),
+            ("deep", ("tbench:4@8", "hackbench:2@8", "pgbench:4@25", "juggle:4@8", "mixed:2@12")),
+        )
+    ),
+}
+
+
+def boot(campaign: str, kernel: str, topology: str, out: Path) -> int:
+    """Record a campaign's loads in one box, as OUT/KERNEL-TOPOLOGY-TIER-LOAD.wake; returns the box's exit status."""
     out.mkdir(parents=True, exist_ok=True)
-    box = [sys.executable, "-m", "wakescope", "box", "run", "--kernel", kernel, *topology, "--out", str(out)]
-    box += [word for s in sysctls for word in ("--sysctl", s)]
-    inside = [sys.executable, "-m", __name__, "inside", tier, "/out", *loads]
+    box = [sys.executable, "-m", "wakescope", "box", "run", "--kernel", kernel, "--topology", topology]
+    box += ["--sysctl", "kernel.sched_schedstats=1", "--timeout", str(TIMEOUT), "--out", str(out)]
+    inside = [sys.executable, "-m", __name__, "inside", campaign, f"{kernel}-{topology}", "/out"]
     return subprocess.run([*box, "--", *inside]).returncode
 
 
-def inside(tier: str, folder: Path, loads: list[str]) -> int:
-    """Record each load here; returns how many failed."""
+def inside(campaign: str, prefix: str, folder: Path) -> int:
+    """Record each load here, in the box; returns how many failed."""
     failed = 0
     btf = Btf.kernel()
-    for spec in loads:
-        name, count, seconds = _parse(spec)
-        path = folder / f"{tier}-{name}.wake"
-        try:
-            with LOADS[name](count, seconds) as load, Probes(plan(btf, tier)) as probes:
-                status = record(probes, path, load.command, None if load.ends else seconds)
-            print(f"{path.name}: exit status {status}", flush=True)
-        except WakescopeError as error:
-            print(f"{path.name}: {error}", flush=True)
-            failed += 1
+    for tier, loads in CAMPAIGNS[campaign].runs:
+        for spec in loads:
+            name, count, seconds = parse(spec)
+            path = folder / f"{prefix}-{tier}-{name}.wake"
+            try:
+                while not path.exists():
+                    _record(btf, tier, path, name, count, seconds)
+                    seconds = _shrunk(path, seconds, CAMPAIGNS[campaign].largest)
+            except WakescopeError as error:
+                print(f"{path.name}: {error}", flush=True)
+                failed += 1
     return failed
 
 
-def _parse(spec: str) -> tuple[str, int, float]:
+def _record(btf: Btf, tier: str, path: Path, name: str, count: int, seconds: float) -> None:
+    with LOADS[name](count, seconds) as load, Probes(plan(btf, tier)) as probes:
+        status = record(probes, path, load.command, None if load.ends else seconds)
+    print(f"{path.name}: exit status {status}", flush=True)
+
+
+def _shrunk(path: Path, seconds: float, largest: int) -> float:
+    """Remove a trace that is too large, to be made again over fewer seconds."""
+    size = sum(file.stat().st_size for file in path.iterdir())
+    if largest and size > largest:
+        shutil.rmtree(path)
+        return seconds * 0.8 * largest / size
+    return seconds
+
+
+def parse(spec: str) -> tuple[str, int, float]:
+    """Name, count and seconds of NAME:N@SECONDS. Raises UsageError."""
     what, _, seconds = spec.partition("@")
     name, _, count = what.partition(":")
-    if name not in LOADS or not count.isdigit():
+    if name not in LOADS or not count.isdigit() or not seconds.replace(".", "", 1).isdigit():
         raise UsageError(f"{spec}: expected NAME:N@SECONDS with a NAME of {', '.join(LOADS)}")
     return name, int(count), float(seconds)
 
 
+def main(arguments: list[str]) -> int:
+    """The command line; returns how many boots or loads failed."""
+    campaign, *rest = arguments
+    if campaign == "inside":
+        return inside(rest[0], rest[1], Path(rest[2]))
+    folder, *chosen = rest
+    machines = [(k, t) for k in KERNELS for t in TOPOLOGIES if not chosen or f"{k}-{t}" in chosen]
+    return sum(boot(campaign, kernel, topology, Path(folder)) != 0 for kernel, topology in machines)
+
+
 if __name__ == "__main__":
-    _, _, tier, folder, *loads = sys.argv
-    sys.exit(inside(tier, Path(folder), loads))
+    sys.exit(main(sys.argv[1:]))

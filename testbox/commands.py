@@ -9,6 +9,7 @@ import sys
 import termios
 from collections.abc import Callable
 from dataclasses import replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..errors import OutputError, UsageError
-from . import accel, qemu
+from . import accel, qemu, vng
+from .ending import BoxTimeoutError, GuestDiedError
 from .guest import Box, parse_features, parse_sysctls
 from .kernels import cached, catalogue, fetch, find
 from .topology import NAMED, parse
@@ -29,6 +31,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+
+class Via(StrEnum):
+    """What boots a box."""
+
+    QEMU = "qemu"
+    VNG = "vng"
+
+
+_RUN = {Via.QEMU: qemu.run, Via.VNG: vng.run}
 _KERNEL_HELP = "A version (6.12, 6.1.192), a release or package name, or the path of a bzImage or kernel tree."
 _TOPOLOGY_HELP = f"Sockets, cores and threads as 2s2c2t, or one of {', '.join(NAMED)}."
 _DISTANCE_HELP = "Distance between nodes: one number for all, or rows as 10,20/20,10."
@@ -43,6 +54,7 @@ MemoryOption = Annotated[int, typer.Option("--memory", help="MiB, divided evenly
 FeaturesOption = Annotated[str, typer.Option("--features", help="Scheduler features to set, as WA_IDLE,NO_SIS_UTIL.")]
 SysctlOption = Annotated[list[str] | None, typer.Option("--sysctl", help="key=value, as kernel.sched_schedstats=1.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds after which the box is ended.")]
+ViaOption = Annotated[Via, typer.Option("--via", help="What boots it: QEMU itself, or virtme-ng.")]
 OutOption = Annotated[Path | None, typer.Option("--out", help="A folder that the guest sees, and writes, as /out.")]
 
 
@@ -82,6 +94,7 @@ def run(
     sysctl: SysctlOption = None,
     timeout: TimeoutOption = 900,
     out: OutOption = None,
+    via: ViaOption = Via.QEMU,
 ) -> None:
     """Run a command in a box; its output and exit status are the box's.
 
@@ -93,7 +106,7 @@ def run(
     """
     shape = parse(topology, nodes, distance, llcs, offline)
     box = Box(find(kernel, _say), shape, tuple(command), memory, parse_features(features), parse_sysctls(sysctl or []))
-    _boot(replace(box, timeout=timeout, out=_folder(out)))
+    _boot(replace(box, timeout=timeout, out=_folder(out)), via)
 
 
 @app.command()
@@ -117,21 +130,21 @@ def shell(
     box = Box(find(kernel, _say), shape, command, memory, parse_features(features), parse_sysctls(sysctl or []))
     modes = termios.tcgetattr(0)
     try:
-        _boot(replace(box, timeout=math.inf, out=_folder(out), terminal=os.get_terminal_size()))
+        _boot(replace(box, timeout=math.inf, out=_folder(out), terminal=os.get_terminal_size()), Via.QEMU)
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, modes)
 
 
-def _boot(box: Box) -> NoReturn:
+def _boot(box: Box, via: Via) -> NoReturn:
     """Boot the box, pass on what it says, and leave with its command's exit status; shows the console if it died."""
     try:
-        ending = qemu.run(box, accel.accelerator(box.kernel, _say), _writer(1), _writer(2))
+        ending = _RUN[via](box, accel.accelerator(box.kernel, _say), _writer(1), _writer(2))
     except KeyboardInterrupt:
         _say("interrupted")
         raise typer.Exit(130) from None
     try:
-        code = qemu.verdict(box, ending)
-    except (qemu.GuestDiedError, qemu.BoxTimeoutError):
+        code = ending.verdict(box)
+    except (GuestDiedError, BoxTimeoutError):
         if ending.console.strip():
             _say(f"the end of the guest's console:\n{ending.console_end()}")
         raise

@@ -10,22 +10,8 @@ die() { # say on the status port why the box cannot be had, and switch the machi
     poweroff -f
 }
 
-sysctl_set() { # key value
-    echo "$2" > "/proc/sys/$(echo "$1" | tr . /)" || die "sysctl $1=$2: the kernel has no such setting or refuses the value"
-}
-
-feature_set() { # NAME or NO_NAME
-    features=/sys/kernel/debug/sched/features
-    [ -e $features ] || features=/sys/kernel/debug/sched_features # before v5.13
-    echo "$1" > $features || die "scheduler feature $1: this kernel has no such feature; it has $(cat $features)"
-}
-
 terminal() { # rows columns: the command talks to the user's terminal
     echo "rows $1 cols $2" > /box/terminal
-}
-
-cpu_offline() { # number
-    echo 0 > "/sys/devices/system/cpu/cpu$1/online" || die "CPU $1 cannot be taken offline on this kernel"
 }
 
 modules_at() { # folder of this kernel's modules in the host's file system, for modprobe
@@ -72,6 +58,7 @@ mount -t tmpfs -o mode=1777 tmpfs /dev/shm
 ip link set lo up
 hostname box
 
+. /box/settings.sh
 . /box/settings
 for folder in proc sys dev; do mount -o move /$folder /new/$folder; done
 cp -a /box /new/run/box

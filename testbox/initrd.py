@@ -122,7 +122,8 @@ def build(modules: Path | None, settings: str, command: bytes) -> bytes:
     for applet in _APPLETS.split():
         entries[f"bin/{applet}"] = Entry(stat.S_IFLNK | 0o777, b"busybox")
     entries["init"] = Entry(program, (scripts / "init.sh").read_bytes())
-    entries["box/main.sh"] = Entry(program, (scripts / "main.sh").read_bytes())
+    for script in ("main.sh", "settings.sh"):
+        entries[f"box/{script}"] = Entry(program, (scripts / script).read_bytes())
     entries["box/settings"] = Entry(program, settings.encode())
     entries["box/command"] = Entry(program, command)
     images = needed_modules(modules) if modules else {}

@@ -79,8 +79,8 @@ def from_path(path: Path) -> Kernel:
         raise NoKernelError(f"no bzImage at {path}")
     image = images[0].resolve()
     release = image_release(image)
-    folders = [path / "lib/modules" / release, path / "usr/lib/modules" / release, image.parent]
-    folders += [Path("/lib/modules") / release]
+    trees = [tree / name for tree in (path, image.parents[1], Path("/")) for name in ("lib", "usr/lib")]
+    folders = [image.parent, *(tree / "modules" / release for tree in trees)]
     modules = next((folder for folder in folders if (folder / "kernel").is_dir()), None)
     return Kernel(release, release, image, modules)
 

@@ -37,7 +37,8 @@ def mixed(clients: int, seconds: float) -> Iterator[Load]:
     """
     with workload(f"tbench:{clients}", seconds) as tbench, workload("hackbench:1", seconds) as hackbench:
         hogs = [_program("chrt"), "--idle", "0", _program("stress-ng"), "--quiet", "--cpu", str(clients)]
-        yield Load([sys.executable, "-m", __name__, "beside", *hogs, "--", *hackbench.command, "--", *tbench.command], ends=False)
+        beside = [sys.executable, "-m", __name__, "beside"]
+        yield Load([*beside, *hogs, "--", *hackbench.command, "--", *tbench.command], ends=False)
 
 
 @contextmanager

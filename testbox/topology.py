@@ -147,17 +147,25 @@ def parse_cpus(text: str, cpus: int) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def qemu_arguments(shape: Shape, memory: int) -> list[str]:
-    """QEMU's -smp, -m and -numa arguments for a shape with memory MiB, divided evenly among the nodes.
+def smp(shape: Shape) -> str:
+    """The value of QEMU's -smp.
 
     An LLC is a QEMU die: CPUID leaf 4 says that the L3 is shared by the threads of a die (target/i386/cpu.c).
     """
-    smp = f"{shape.cpus},sockets={shape.sockets},dies={shape.llcs}"
-    smp += f",cores={shape.cores // shape.llcs},threads={shape.threads}"
-    arguments = ["-smp", smp, "-m", f"{memory}M"]
+    cores = shape.cores // shape.llcs
+    return f"{shape.cpus},sockets={shape.sockets},dies={shape.llcs},cores={cores},threads={shape.threads}"
+
+
+def node_memory(shape: Shape, memory: int) -> list[int]:
+    """MiB of each node, evenly but for what does not divide, which node 0 has."""
     share = memory // shape.nodes
-    for node, cpus in enumerate(shape.node_cpus):
-        size = share if node else memory - share * (shape.nodes - 1)
+    return [memory - share * (shape.nodes - 1)] + [share] * (shape.nodes - 1)
+
+
+def qemu_arguments(shape: Shape, memory: int) -> list[str]:
+    """QEMU's -smp, -m and -numa arguments for a shape with memory MiB, divided among the nodes."""
+    arguments = ["-smp", smp(shape), "-m", f"{memory}M"]
+    for node, (cpus, size) in enumerate(zip(shape.node_cpus, node_memory(shape, memory), strict=True)):
         arguments += ["-object", f"memory-backend-ram,id=m{node},size={size}M"]
         arguments += ["-numa", f"node,nodeid={node},cpus={cpus[0]}-{cpus[-1]},memdev=m{node}"]
     for a, row in enumerate(shape.distances):

@@ -134,18 +134,30 @@ class Btf:
     def member_offset(self, struct_name: str, member: str) -> int | None:
         """Byte offset of a member, also one inside anonymous structs and unions; None if there is no such member."""
         number = self.find(STRUCT, struct_name)
-        return None if number is None else self._member_offset(number, member)
+        found = None if number is None else self.member(number, member)
+        return found and found[0]
 
-    def _member_offset(self, number: int, member: str) -> int | None:
+    def member(self, number: int, member: str) -> tuple[int, int] | None:
+        """Byte offset and size of a struct's member, also one inside anonymous structs and unions, or None."""
         for name, kind, bits in self.members(number):
             if name == member:
-                return bits // 8
+                return bits // 8, self.size(kind)
             inner = self.resolve(kind)
             if not name and inner and self.type(inner).kind in (STRUCT, UNION):
-                within = self._member_offset(inner, member)
+                within = self.member(inner, member)
                 if within is not None:
-                    return bits // 8 + within
+                    return bits // 8 + within[0], within[1]
         return None
+
+    def size(self, number: int) -> int:
+        """Bytes of a variable of this type."""
+        t = self.type(self.resolve(number))
+        if t.kind == PTR:
+            return 8
+        if t.kind == ARRAY:
+            element, _, count = struct.unpack_from("<III", self._types, t.members_at)
+            return count * self.size(element)
+        return t.size_or_type
 
     def parameters(self, function: str) -> int | None:
         """Number of parameters of a function, or None if the kernel has no such function in its BTF."""

@@ -27,9 +27,9 @@ static __always_inline __u32 preempt_count(void)
 }
 #else
 /* Addresses from /proc/kallsyms: the per-cpu variables' offsets, and the array of every CPU's base. */
-const volatile __u64 runqueues_offset = 0;
-const volatile __u64 preempt_count_offset = 0;
-const volatile __u64 per_cpu_offset_address = 0;
+CONSTANT(__u64, runqueues_offset);
+CONSTANT(__u64, preempt_count_offset);
+CONSTANT(__u64, per_cpu_offset_address);
 
 static __always_inline __u64 per_cpu_base(__u32 cpu)
 {
@@ -121,12 +121,7 @@ struct spans {
 	__u64 words[WORDS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct spans);
-} spans SEC(".maps");
+ARRAY(spans, BPF_MAP_TYPE_PERCPU_ARRAY, struct spans, 1);
 
 SEC("tp_btf/sched_waking")
 int BPF_PROG(waking_decision, struct task_struct *p)
@@ -147,14 +142,14 @@ int BPF_PROG(waking_decision, struct task_struct *p)
 SEC("fentry/select_task_rq_fair")
 int select_enter(__u64 *ctx)
 {
-	struct task_struct *p = (struct task_struct *)ctx[0];
+	struct task_struct *p = (struct task_struct *)ARG(ctx, 0);
 	__u32 prev_cpu = ARG(ctx, 1), zero = 0;
 	struct sched_domain *this_llc, *prev_llc;
 	struct rq *rq = this_rq(), *prev_rq;
 	struct task_struct *cur = GET(rq, curr);
 	struct slot *slot = this_slot();
 	struct stats *st = this_stats();
-	struct spans *sp = bpf_map_lookup_elem(&spans, &zero);
+	struct spans *sp = bpf_map_lookup_elem(MAP(spans), &zero);
 	struct wakeup *w;
 	__u32 flags;
 
@@ -224,19 +219,21 @@ static __always_inline void fill_exit(struct wakeup *w)
 SEC("fexit/select_task_rq_fair")
 int select_exit(__u64 *ctx)
 {
-	struct task_struct *p = (struct task_struct *)ctx[0];
-	struct task_struct *cur = GET(this_rq(), curr);
+	struct task_struct *p, *cur = GET(this_rq(), curr);
 	struct slot *slot = this_slot();
 	struct stats *st = this_stats();
 	__u32 zero = 0;
-	struct spans *sp = bpf_map_lookup_elem(&spans, &zero);
+	struct spans *sp = bpf_map_lookup_elem(MAP(spans), &zero);
 	struct wakeup *w;
 
-	if (!slot || !st || !sp || slot->task != (__u64)p || !slot->open || !slot->decided)
+	if (!slot || !st || !sp || !slot->open || !slot->decided)
+		return 0;
+	p = (struct task_struct *)ENTRY_ARG(ctx, 0, slot->task);
+	if (slot->task != (__u64)p)
 		return 0;
 	w = &slot->w;
 	slot->open = false;
-	w->chosen_cpu = select_has_sd_flag ? ARG(ctx, 4) : ARG(ctx, 3);
+	w->chosen_cpu = select_has_sd_flag ? RETURNED(ctx, 4) : RETURNED(ctx, 3);
 	read_idle(sp->words, w->idle_exit, w->sched_idle_exit);
 	fill_exit(w);
 	w->waker_flips_exit = GET(cur, wakee_flips);
@@ -248,7 +245,7 @@ int select_exit(__u64 *ctx)
 		w->affine_moves = task_affine_moves(p) - w->affine_moves;
 	}
 	w->ts_exit = bpf_ktime_get_ns();
-	emit(&wakeup_rings, RING_WAKEUP, w, sizeof(*w));
+	emit(MAP(wakeup_rings), RING_WAKEUP, w, sizeof(*w));
 	return 0;
 }
 

@@ -17,7 +17,7 @@ static __always_inline void consulted(enum consulted what, __s16 cpu, __s16 cpu2
 	c.wakeup_seq = st->tried[RING_WAKEUP]; /* the number the open decision will get */
 	c.asked_cpu = cpu;
 	c.asked_cpu2 = cpu2;
-	emit(&consult_rings, RING_CONSULT, &c, sizeof(c));
+	emit(MAP(consult_rings), RING_CONSULT, &c, sizeof(c));
 }
 
 SEC("fexit/available_idle_cpu")

@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /* This CPU's domain chain as the scheduler holds it: run once on each CPU before a recording. */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_LEVELS);
-	__type(key, __u32);
-	__type(value, struct domain);
-} domains SEC(".maps");
+ARRAY(domains, BPF_MAP_TYPE_ARRAY, struct domain, MAX_LEVELS);
 
 static __always_inline void read_groups(struct domain *d, struct sched_domain *sd)
 {
@@ -31,7 +26,7 @@ static __always_inline int read_domains(struct rq *rq)
 
 	for (__u32 level = 0; level < MAX_LEVELS; level++) {
 		__u32 key = level; /* the verifier forgets what is in memory a helper was given */
-		struct domain *d = bpf_map_lookup_elem(&domains, &key);
+		struct domain *d = bpf_map_lookup_elem(MAP(domains), &key);
 
 		if (!d)
 			break;

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from ..topology import Cpu, Domain, Topology
-from .btf import Btf
 from .host import read
+from .offsets import kernel_types
 from .probes import Probes, plan
 
 SYSFS = Path("/sys/devices/system")
@@ -53,13 +53,14 @@ def read_topology(probes: Probes) -> Topology:
         )
     distances = {str(n): [int(d) for d in (read(SYSFS / f"node/node{n}/distance") or "10").split()] for n in nodes}
     smt_active = read(SYSFS / "cpu/smt/active") == "1"
-    order = sorted(probes.plan.flags, key=lambda name: probes.plan.flags[name])
+    flags = probes.plan.types.flags
+    order = sorted(flags, key=lambda name: flags[name])
     return Topology(cpus, domains, distances, smt_active, order)
 
 
 def this_machine() -> Topology:
     """The Topology of the running machine; loads the probes for a moment. Raises KernelError or PrivilegeError."""
-    with Probes(plan(Btf.kernel())) as probes:
+    with Probes(plan(kernel_types())) as probes:
         return read_topology(probes)
 
 

@@ -4,7 +4,8 @@
 SEC("tp_btf/sched_switch")
 int sched_switch(__u64 *ctx)
 {
-	struct task_struct *prev = (struct task_struct *)ctx[1], *next = (struct task_struct *)ctx[2];
+	struct task_struct *prev = (struct task_struct *)RAW_ARG(ctx, 1);
+	struct task_struct *next = (struct task_struct *)RAW_ARG(ctx, 2);
 	struct slot *slot = this_slot();
 	struct switched s = {};
 
@@ -17,13 +18,13 @@ int sched_switch(__u64 *ctx)
 	HEAD(&s, 0);
 	s.prev_pid = GET(prev, pid);
 	s.next_pid = GET(next, pid);
-	s.prev_state = switch_has_state ? ctx[3] : task_state(prev);
+	s.prev_state = switch_has_state ? RAW_ARG(ctx, 3) : task_state(prev);
 	s.next_prio = GET(next, prio);
-	s.preempt = ctx[0] & 1;
+	s.preempt = RAW_ARG(ctx, 0) & 1;
 	s.prev_on_rq = !!GET(prev, on_rq);
 	if (!decision_tier)
 		note_cpu(s.cpu, task_rq(next), !s.next_pid);
-	emit(&switch_rings, RING_SWITCH, &s, sizeof(s));
+	emit(MAP(switch_rings), RING_SWITCH, &s, sizeof(s));
 	return 0;
 }
 
@@ -49,7 +50,7 @@ int BPF_PROG(migrate_task, struct task_struct *p, int dest_cpu)
 	m.by_pid = bpf_get_current_pid_tgid();
 	m.orig_cpu = task_cpu(p);
 	m.dest_cpu = dest_cpu;
-	emit(&event_rings, RING_EVENT, &m, sizeof(m));
+	emit(MAP(event_rings), RING_EVENT, &m, sizeof(m));
 	return 0;
 }
 
@@ -77,7 +78,7 @@ static __always_inline void numa_moved(struct task_struct *p, int src_cpu, int d
 	n.dst_cpu = dst_cpu;
 	n.dst_pid = dst_pid;
 	n.src_nid = n.dst_nid = -1; /* from topology.json, by CPU */
-	emit(&event_rings, RING_EVENT, &n, sizeof(n));
+	emit(MAP(event_rings), RING_EVENT, &n, sizeof(n));
 }
 
 SEC("tp_btf/sched_move_numa")
@@ -103,8 +104,7 @@ int BPF_PROG(swap_numa, struct task_struct *p, int src_cpu, struct task_struct *
 }
 
 /* task_numa_fault(last_cpupid, mem_node, pages, flags) of current, at its return: the retry deadline it set is seen. */
-SEC("fexit/task_numa_fault")
-int BPF_PROG(numa_fault, int last_cpupid, int mem_node, int pages, int flags)
+static __always_inline int numa_faulted(int mem_node, int pages, int flags)
 {
 	struct numa n = {};
 
@@ -114,9 +114,17 @@ int BPF_PROG(numa_fault, int last_cpupid, int mem_node, int pages, int flags)
 	n.dst_nid = mem_node;
 	n.pages = pages;
 	n.flags = flags;
-	emit(&event_rings, RING_EVENT, &n, sizeof(n));
+	emit(MAP(event_rings), RING_EVENT, &n, sizeof(n));
 	return 0;
 }
+
+#ifndef BCC
+SEC("fexit/task_numa_fault")
+int BPF_PROG(numa_fault, int last_cpupid, int mem_node, int pages, int flags)
+{
+	return numa_faulted(mem_node, pages, flags);
+}
+#endif
 
 static __always_inline void fill_task(struct task *t, struct task_struct *p, enum task_event event)
 {
@@ -140,7 +148,7 @@ int BPF_PROG(task_new, struct task_struct *p)
 	struct task t = {};
 
 	fill_task(&t, p, TASK_NEW);
-	emit(&event_rings, RING_EVENT, &t, sizeof(t));
+	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
 
@@ -151,7 +159,7 @@ int BPF_PROG(task_rename, struct task_struct *p, const char *comm)
 
 	fill_task(&t, p, TASK_RENAME);
 	bpf_probe_read_kernel(t.comm, sizeof(t.comm), comm); /* GET(p, comm) still holds the old one */
-	emit(&event_rings, RING_EVENT, &t, sizeof(t));
+	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
 
@@ -161,10 +169,11 @@ int BPF_PROG(task_exit, struct task_struct *p)
 	struct task t = {};
 
 	fill_task(&t, p, TASK_EXIT);
-	emit(&event_rings, RING_EVENT, &t, sizeof(t));
+	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
 
+#ifndef BCC
 /* Tasks that live when the recording begins. */
 SEC("iter/task")
 int task_snapshot(struct bpf_iter__task *ctx)
@@ -175,9 +184,10 @@ int task_snapshot(struct bpf_iter__task *ctx)
 	if (!p)
 		return 0;
 	fill_task(&t, p, TASK_SNAPSHOT);
-	emit(&event_rings, RING_EVENT, &t, sizeof(t));
+	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
+#endif
 
 /* A CPU passing CPUHP_AP_ACTIVE enters or leaves the scheduling domains. */
 SEC("tp_btf/cpuhp_enter")
@@ -191,7 +201,7 @@ int BPF_PROG(cpu_hotplug, unsigned int cpu, int target, int state)
 	HEAD(&h, EVENT_HOTPLUG);
 	h.target_cpu = cpu;
 	h.online = target >= active;
-	emit(&event_rings, RING_EVENT, &h, sizeof(h));
+	emit(MAP(event_rings), RING_EVENT, &h, sizeof(h));
 	return 0;
 }
 

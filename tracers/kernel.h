@@ -2,13 +2,17 @@
 /*
  * The few kernel types the probes touch, with only the members they touch. preserve_access_index makes libbpf
  * relocate every access against the running kernel's BTF; a member that moved, changed size or is absent is found
- * out there (integers are unsigned here, since libbpf narrows only unsigned loads: on_rq became a byte by 7.3). All kernel drift is handled in this file: a change is one comment with its commit, the flavour types
- * that describe it, and one inline getter, so that the probes read the same on every kernel.
+ * out there (integers are unsigned here, since libbpf narrows only unsigned loads: on_rq became a byte by 7.3). For
+ * BCC, offsets.py lays each structure out as on this kernel. All kernel drift is handled in this file: a change is one
+ * comment with its commit, the flavour types that describe it, and one inline getter, so that the probes read the same
+ * on every kernel.
  */
 #ifndef WAKESCOPE_KERNEL_H
 #define WAKESCOPE_KERNEL_H
 
+#ifndef BCC
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+#endif
 
 struct cpumask; /* read whole: its first member is the bitmap */
 
@@ -67,6 +71,10 @@ struct sched_statistics {
 	__u64 nr_wakeups_affine_attempts;
 };
 
+struct signal_struct {
+	unsigned long thread_head[2];
+};
+
 struct thread_info {
 	unsigned int cpu;
 };
@@ -88,6 +96,10 @@ struct task_struct {
 	unsigned short migration_disabled;
 	struct sched_entity se;
 	struct sched_statistics stats;
+	unsigned long tasks[2];
+	unsigned long thread_node[2];
+	struct signal_struct *signal;
+	struct task_struct *group_leader;
 	__s32 pid;
 	__s32 tgid;
 	struct task_struct *real_parent;
@@ -153,7 +165,9 @@ enum cpuhp_state {
 	CPUHP_AP_ACTIVE = 1,
 };
 
+#ifndef BCC
 #pragma clang attribute pop
+#endif
 
 static __always_inline __u32 task_state(struct task_struct *p)
 {

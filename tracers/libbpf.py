@@ -13,9 +13,12 @@ from ctypes import POINTER, c_bool, c_char_p, c_int, c_size_t, c_uint32, c_uint6
 from functools import cache
 from pathlib import Path
 
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
 from ..errors import KernelError, PrivilegeError
 
-MAP_TYPE_RINGBUF = 27
+MAP_TYPE_ARRAY, MAP_TYPE_LRU_HASH, MAP_TYPE_RINGBUF = 2, 9, 27
 F_TEST_RUN_ON_CPU = 1
 STATS_RUN_TIME = 0
 
@@ -148,6 +151,7 @@ class Object:
 
     def __init__(self, path: Path) -> None:
         messages.clear()
+        self.path = path
         self._object = lib().bpf_object__open_file(os.fsencode(path), None)
         if not self._object:
             raise fail(f"open {path.name}", ctypes.get_errno())
@@ -166,13 +170,17 @@ class Object:
         for name in self.programs():
             lib().bpf_program__set_autoload(self._program(name), name in names)
 
-    def set_rodata(self, offset: int, value: bytes) -> None:
-        """Write a constant into .rodata before load."""
-        size = c_size_t()
-        start = lib().bpf_map__initial_value(self._map(".rodata"), ctypes.byref(size))
-        if not start or offset + len(value) > size.value:
-            raise KernelError("the probe object has no such constant: it belongs to another wakescope")
-        ctypes.memmove(start + offset, value, len(value))
+    def set_constants(self, values: dict[str, int]) -> None:
+        """Set constants (const volatile globals) by name, before load()."""
+        start = lib().bpf_map__initial_value(self._map(".rodata"), ctypes.byref(c_size_t()))
+        with self.path.open("rb") as file:
+            table = ELFFile(file).get_section_by_name(".symtab")
+            for name, value in values.items():
+                found = table.get_symbol_by_name(name) if isinstance(table, SymbolTableSection) else None
+                if not start or not found:
+                    raise KernelError(f"{self.path.name} has no constant {name}: it belongs to another wakescope")
+                size = int(found[0]["st_size"])
+                ctypes.memmove(start + int(found[0]["st_value"]), value.to_bytes(size, "little"), size)
 
     def load(self) -> None:
         """Verify and load. Raises KernelError or PrivilegeError."""
@@ -198,9 +206,9 @@ class Object:
             while stream.read(4096):
                 pass
 
-    def run_on(self, name: str, cpu: int) -> None:
-        """Run a raw tracepoint program once on a CPU. Raises KernelError if the CPU is offline."""
-        opts = TestRunOpts(sz=ctypes.sizeof(TestRunOpts), flags=F_TEST_RUN_ON_CPU, cpu=cpu)
+    def run_on(self, name: str, cpu: int | None) -> None:
+        """Run a raw tracepoint program once on a CPU, or as this thread. Raises KernelError if the CPU is offline."""
+        opts = TestRunOpts(sz=ctypes.sizeof(TestRunOpts), flags=0 if cpu is None else F_TEST_RUN_ON_CPU, cpu=cpu or 0)
         result = lib().bpf_prog_test_run_opts(self.program_fd(name), ctypes.byref(opts))
         if result:
             raise fail(f"run {name} on CPU {cpu}", result)
@@ -251,6 +259,14 @@ def create_ringbuf(size: int) -> int:
     fd = lib().bpf_map_create(MAP_TYPE_RINGBUF, b"wakescope", 0, 0, size, None)
     if fd < 0:
         raise fail(f"create a ring of {size >> 10} KiB", fd)
+    return int(fd)
+
+
+def create_map(kind: int, value_size: int, entries: int) -> int:
+    """A map with 4-byte keys; returns its descriptor."""
+    fd = lib().bpf_map_create(kind, b"wakescope", 4, value_size, entries, None)
+    if fd < 0:
+        raise fail("create a map", fd)
     return int(fd)
 
 

@@ -8,18 +8,11 @@
  * Everything here runs under runqueue or pi locks: only per-CPU arrays, global arrays and ring buffers are used, loops
  * are bounded, and ring buffers are never asked to wake a reader.
  */
-#include <linux/bpf.h>
-#include <linux/types.h>
-#include <stdbool.h>
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <bpf/bpf_tracing.h>
-
-#include "records.h"
 #include "dialect.h"
+#include "records.h"
 #include "kernel.h"
 
-char LICENSE[] SEC("license") = "GPL";
+LICENSE("GPL");
 
 #define MAX_CPUS (WORDS * 64)
 #define MAX_LEVELS 8 /* domains of one CPU: SMT, CLS, MC, PKG and a few NUMA levels */
@@ -33,28 +26,15 @@ char LICENSE[] SEC("license") = "GPL";
 #define MAX_RT_PRIO 100
 
 /* Set by the loader from the running kernel's BTF and topology, before the programs are verified. */
-const volatile __u32 nr_cpus = MAX_CPUS;
-const volatile __u32 sd_share_llc = 0; /* the kernel's SD_SHARE_LLC (SD_SHARE_PKG_RESOURCES before 6.9) */
-const volatile bool select_has_sd_flag = false; /* select_task_rq_fair(p, prev_cpu, sd_flag, wake_flags), up to 5.12 */
-const volatile bool switch_has_state = false; /* sched_switch passes prev_state, from 5.18 */
-const volatile bool decision_tier = false;
-const volatile __u32 hardirq_shift = 16; /* of preempt_count: 24 from 7.3 on, where HARDIRQ_DISABLE lies below */
-const volatile bool schedstats = false;
+CONSTANT(__u32, nr_cpus);
+CONSTANT(__u32, sd_share_llc); /* the kernel's SD_SHARE_LLC (SD_SHARE_PKG_RESOURCES before 6.9) */
+CONSTANT(bool, select_has_sd_flag); /* select_task_rq_fair(p, prev_cpu, sd_flag, wake_flags), up to 5.12 */
+CONSTANT(bool, switch_has_state); /* sched_switch passes prev_state, from 5.18 */
+CONSTANT(bool, decision_tier);
+CONSTANT(__u32, hardirq_shift); /* of preempt_count: 24 from 7.3 on, where HARDIRQ_DISABLE lies below; else 16 */
+CONSTANT(bool, schedstats);
 
 enum ring { RING_WAKEUP, RING_SWITCH, RING_EVENT, RING_CONSULT, NR_RINGS };
-
-struct ringbuf {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 4096);
-};
-
-#define RING_ARRAY(name)                                                                                               \
-	struct {                                                                                                       \
-		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                                              \
-		__uint(max_entries, MAX_CPUS);                                                                         \
-		__type(key, __u32);                                                                                    \
-		__array(values, struct ringbuf);                                                                       \
-	} name SEC(".maps")
 
 RING_ARRAY(wakeup_rings);
 RING_ARRAY(switch_rings);
@@ -71,12 +51,7 @@ struct stats {
 	__u64 address; /* see tag() */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct stats);
-} stats SEC(".maps");
+ARRAY(stats, BPF_MAP_TYPE_PERCPU_ARRAY, struct stats, 1);
 
 /* The wakeup under way on this CPU. */
 struct slot {
@@ -86,12 +61,7 @@ struct slot {
 	bool decided; /* select_task_rq_fair entered for it */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct slot);
-} slots SEC(".maps");
+ARRAY(slots, BPF_MAP_TYPE_PERCPU_ARRAY, struct slot, 1);
 
 /* What sched_switch last said of each CPU: what tier tracepoint knows of idle CPUs. */
 struct cpu_state {
@@ -99,7 +69,7 @@ struct cpu_state {
 	__u8 idle;
 	__u8 seen;
 };
-struct cpu_state cpu_states[MAX_CPUS];
+ARRAY(cpu_states, BPF_MAP_TYPE_ARRAY, struct cpu_state, MAX_CPUS);
 
 /* Keeps every record's layout in this object's BTF, which Python derives its dtypes from. */
 struct records {
@@ -118,14 +88,14 @@ static __always_inline struct stats *this_stats(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&stats, &zero);
+	return bpf_map_lookup_elem(MAP(stats), &zero);
 }
 
 static __always_inline struct slot *this_slot(void)
 {
 	__u32 zero = 0;
 
-	return bpf_map_lookup_elem(&slots, &zero);
+	return bpf_map_lookup_elem(MAP(slots), &zero);
 }
 
 /* Writes a record whose header is complete but for seq. */
@@ -335,6 +305,8 @@ static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 	if (!slot->open || !st)
 		return;
 	slot->open = false;
+	if (slot->decided)
+		return; /* its return went unseen: only one of the two probes is attached, at either end of a recording */
 	w->ts_exit = bpf_ktime_get_ns();
 	w->jiffies_exit = bpf_jiffies64();
 	w->waker_flips_exit = GET(cur, wakee_flips);
@@ -344,7 +316,7 @@ static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 	if (!decision_tier && on_rq(w) &&
 	    (w->waker_last_wakee_exit != w->waker_last_wakee || w->waker_decay_ts_exit != w->waker_decay_ts))
 		w->outcome = OUTCOME_PLACED;
-	emit(&wakeup_rings, RING_WAKEUP, w, sizeof(*w));
+	emit(MAP(wakeup_rings), RING_WAKEUP, w, sizeof(*w));
 }
 
 static __always_inline struct slot *open_slot(struct task_struct *cur, struct task_struct *p)
@@ -366,7 +338,12 @@ static __always_inline struct slot *open_slot(struct task_struct *cur, struct ta
 }
 
 #include "decision.bpf.h"
+#ifndef BCC /* kretprobes do not see arguments */
 #include "deep.bpf.h"
+#endif
 #include "tracepoint.bpf.h"
 #include "events.bpf.h"
 #include "domains.bpf.h"
+#ifdef BCC
+#include "bcc.bpf.h"
+#endif

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The probe programs on this kernel: which tier it allows, loading, attaching, counters.
 
-A plan is made first, from BTF and symbols alone, so that doctor can say what would be attached and why not; what the
+A plan is made first, from types and symbols alone, so that doctor can say what would be attached and why not; what the
 kernel then refuses at load time moves the plan down one tier, and the reason is kept.
 """
 
@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import SymbolTableSection
 
 from ..errors import KernelError
-from ..model.kernels import NEEDS
 from ..trace import RINGS
-from . import host, libbpf
-from .btf import ENUM, VAR, Btf
+from . import bcc, host, libbpf
+from .btf import Btf
+from .offsets import Types
 from .rings import Ring
 
 HERE = Path(__file__).parent
 TIERS = ("deep", "decision", "tracepoint")
+LOADERS = ("libbpf", "bcc")
 RECORDS = {"wakeups": "wakeup", "switches": "switched", "consults": "consult", "migrations": "migration"}
 RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug"}
 
@@ -43,35 +42,34 @@ TRACEPOINTS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa",
 FUNCTIONS = {"numa_fault": "task_numa_fault", "available_idle": "available_idle_cpu", "idle": "idle_cpu"}
 FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
 
-# Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
-MEMBERS = sorted(NEEDS.values())
-
 
 @dataclass
 class Plan:
-    """What will be attached: tier, dialect, constants; refused says what cannot be, by tier or program, and why."""
+    """What will be attached: tier, loader, dialect, constants; refused says what cannot be, by tier or program, and why.
+
+    typed: the probes read through typed pointers (loader libbpf only). why: what decided for the loader.
+    """
 
     tier: str
+    loader: str
+    why: str
     typed: bool
     constants: dict[str, int]
     programs: list[str]
-    flags: dict[str, int]
-    numa: bool = True  # whether tasks have NUMA balancing fields
-    members: dict[str, bool] = field(default_factory=dict)  # "struct.member": whether this kernel has it
+    types: Types
     refused: dict[str, str] = field(default_factory=dict)
 
 
-def plan(btf: Btf, wanted: str | None = None) -> Plan:
-    """The best plan for this kernel, or for the wanted tier. Raises KernelError if nothing can work."""
-    flags = {n.removeprefix("__SD_"): v for n, v in btf.enum_values("__SD_").items() if not n.endswith("FLAG_CNT")}
-    if "SHARE_PKG_RESOURCES" in flags:  # renamed SD_SHARE_LLC in v6.9
-        flags["SHARE_LLC"] = flags.pop("SHARE_PKG_RESOURCES")
-    if "SHARE_LLC" not in flags:
-        raise KernelError("this kernel's BTF does not number the domain flags (before 5.10?): it is not supported")
-    arity = btf.parameters("select_task_rq_fair")
+def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> Plan:
+    """The best plan for this kernel, or for the wanted tier and loader. Raises KernelError if nothing can work."""
+    if "SHARE_LLC" not in types.flags:
+        raise KernelError(f"{types.origin} does not number the domain flags (before 5.10?): it is not supported")
+    loader, why = _loader(types, loader)
+    if wanted == "deep" and loader == "bcc":
+        raise KernelError("tier deep needs the loader libbpf: kretprobes do not see a function's arguments")
+    arity = types.functions.get("select_task_rq_fair")
     symbols = host.symbols()
     refused: dict[str, str] = {}
-    typed = _has_enumerator(btf, "BPF_FUNC_get_current_task_btf")
     if arity is None or "select_task_rq_fair" not in symbols:
         refused["decision"] = "select_task_rq_fair is not a function of its own on this kernel"
     elif not symbols.get("runqueues"):
@@ -79,12 +77,12 @@ def plan(btf: Btf, wanted: str | None = None) -> Plan:
     if wanted in ("decision", "deep") and "decision" in refused:
         raise KernelError(f"tier {wanted} is not possible here: {refused['decision']}")
     tier = wanted or ("tracepoint" if "decision" in refused else "decision")
-    if tier != "tracepoint" and btf.find(VAR, "runqueues") is None:
-        typed = False  # BTF without per-cpu variables: pahole before 1.18
+    # BTF is without per-cpu variables where pahole was before 1.18
+    typed = loader == "libbpf" and types.typed and (tier == "tracepoint" or types.per_cpu)
     constants = {
-        "sd_share_llc": 1 << flags["SHARE_LLC"],
+        "sd_share_llc": 1 << types.flags["SHARE_LLC"],
         "select_has_sd_flag": int(arity == 4),
-        "switch_has_state": int(btf.tracepoint_parameters("sched_switch") == 4),
+        "switch_has_state": int(types.tracepoints.get("sched_switch") == 4),
         "decision_tier": int(tier != "tracepoint"),
         "hardirq_shift": 24 if "local_interrupt_disable_state" in symbols else 16,
         "schedstats": int(host.sysctls().get("kernel.sched_schedstats") == "1"),
@@ -92,24 +90,43 @@ def plan(btf: Btf, wanted: str | None = None) -> Plan:
     if not typed and tier != "tracepoint":
         constants["runqueues_offset"] = symbols["runqueues"]
         constants["per_cpu_offset_address"] = symbols["__per_cpu_offset"]
-        constants["preempt_count_offset"] = symbols.get("__preempt_count", 0)
+        constants["preempt_count_offset"] = _preempt_count(types, symbols)
     programs = [*EVENTS, *BY_TIER[tier]]
     for program in list(programs):
-        reason = _missing(btf, symbols, program)
+        reason = _missing(types, symbols, program)
         if reason:
             programs.remove(program)
             refused[program] = reason
-    numa = btf.member_offset("task_struct", "numa_migrate_retry") is not None
-    members = {name: btf.member_offset(*name.split(".")) is not None for name in MEMBERS}
-    return Plan(tier, typed, constants, programs, flags, numa, members, refused)
+    if loader == "bcc" and "numa_fault" in programs:
+        programs.insert(programs.index("numa_fault"), "numa_fault_enter")
+    return Plan(tier, loader, why, typed, constants, programs, types, refused)
 
 
-def _missing(btf: Btf, symbols: dict[str, int], program: str) -> str | None:
+def _loader(types: Types, asked: str | None) -> tuple[str, str]:
+    """The loader to use, and why."""
+    if asked == "libbpf" and not types.btf:
+        raise KernelError("the loader libbpf needs a kernel with BTF, which this one has not: use --loader bcc")
+    if asked:
+        return asked, "asked for"
+    if types.btf:
+        return "libbpf", "this kernel has BTF"
+    return "bcc", f"this kernel has no BTF; types from {types.origin}"
+
+
+def _preempt_count(types: Types, symbols: dict[str, int]) -> int:
+    """Where preempt_count lies in a CPU's area: a symbol of its own, from 6.2 to 6.14 a member of pcpu_hot; else 0."""
+    member = types.members.get("pcpu_hot", {}).get("preempt_count")
+    if member and "pcpu_hot" in symbols:
+        return symbols["pcpu_hot"] + member[0]
+    return symbols.get("__preempt_count", 0)
+
+
+def _missing(types: Types, symbols: dict[str, int], program: str) -> str | None:
     """Why this kernel cannot run a program, or None."""
     event, function = TRACEPOINTS.get(program), FUNCTIONS.get(program)
-    if event and btf.tracepoint_parameters(event) is None:
+    if event and event not in types.tracepoints:
         return f"this kernel has no tracepoint {event}"
-    if function and (function not in symbols or btf.parameters(function) is None):
+    if function and (function not in symbols or function not in types.functions):
         return f"{function} is not a function of its own on this kernel (absent or inlined)"
     return None
 
@@ -133,13 +150,11 @@ class Probes:
         path = object_path(made.typed, self.nr_cpus)
         self.layout = Btf.of_object(path)
         self.words = 1 if self.nr_cpus <= 64 else 8
-        self.object = libbpf.Object(path)
+        self.object = bcc.Object(path, made.types, self.words) if made.loader == "bcc" else libbpf.Object(path)
         self._kind = "tracepoint" if made.tier == "tracepoint" else "decision"
         by_hand = [f"flush_{self._kind}", f"domains_{self._kind}", "task_snapshot"]
         self.object.select({*made.programs, *by_hand})
-        for name, value in {**made.constants, "nr_cpus": self.nr_cpus}.items():
-            offset, size = _variable(path, name)
-            self.object.set_rodata(offset, value.to_bytes(size, "little"))
+        self.object.set_constants({**made.constants, "nr_cpus": self.nr_cpus})
         self.object.load()
         self.rings: dict[str, list[Ring]] = {}
 
@@ -190,19 +205,4 @@ class Probes:
 
     def flag_names(self, bits: int) -> list[str]:
         """Names of set domain flags, without SD_, by this kernel's own numbering."""
-        return [name for name, bit in sorted(self.plan.flags.items(), key=lambda f: f[1]) if bits >> bit & 1]
-
-
-def _has_enumerator(btf: Btf, name: str) -> bool:
-    return btf.find(ENUM, "bpf_func_id") is not None and name in btf.enum_values("BPF_FUNC_")
-
-
-def _variable(path: Path, name: str) -> tuple[int, int]:
-    """Offset in .rodata and size of a constant of the object."""
-    with path.open("rb") as file:
-        elf = ELFFile(file)
-        table = elf.get_section_by_name(".symtab")
-        found = table.get_symbol_by_name(name) if isinstance(table, SymbolTableSection) else None
-        if not found:
-            raise KernelError(f"{path.name} has no constant {name}: it belongs to another wakescope")
-        return int(found[0]["st_value"]), int(found[0]["st_size"])
+        return [name for name, bit in sorted(self.plan.types.flags.items(), key=lambda f: f[1]) if bits >> bit & 1]

@@ -31,6 +31,6 @@ def provenance(plan: Plan) -> dict[str, dict[str, str]]:
         wakeups.update(dict.fromkeys(_TRACEPOINT_UNKNOWN, UNKNOWN))
     if plan.tier == "tracepoint" or not plan.constants["schedstats"]:
         wakeups.update(affine_attempts=UNKNOWN, affine_moves=UNKNOWN)
-    if not plan.numa:
+    if not plan.types.has("task_struct.numa_migrate_retry"):
         wakeups.update(dict.fromkeys(_NUMA, UNKNOWN))
     return made

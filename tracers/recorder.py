@@ -27,6 +27,7 @@ from ..errors import CommandError, OutputError
 from ..trace import FORMAT, RINGS, Trace, finish, layout_to_json, write_json, write_meta
 from . import host
 from .domains import cpu_list, read_topology
+from .offsets import MEMBERS
 from .probes import Probes
 from .provenance import provenance
 from .stock import stock_reasons
@@ -156,12 +157,14 @@ def initial_meta(probes: Probes, command: list[str] | None, sizes: dict[str, int
         "state": "recording",
         **host.describe(),
         "tier": made.tier,
-        "loader": "libbpf, typed loads" if made.typed else "libbpf, probe reads",
+        "loader": f"{made.loader}, {'typed loads' if made.typed else 'probe reads'}",
+        "loader_reason": made.why,
+        "types": made.types.origin,
         "probes": made.programs,
         "refused": made.refused,
-        "domain_flags": made.flags,
+        "domain_flags": made.types.flags,
         "not_stock": stock_reasons(),
-        "btf": made.members,
+        "btf": {member: made.types.has(member) for member in MEMBERS},
         "hz": int(host.config().get("CONFIG_HZ", 0)) or None,
         "schedstats": bool(made.constants["schedstats"]),
         "command": command,

@@ -13,8 +13,10 @@ static __always_inline struct rq *task_rq(struct task_struct *p)
 
 static __always_inline void note_cpu(__u32 cpu, struct rq *rq, bool idle)
 {
-	struct cpu_state *state = &cpu_states[cpu & (MAX_CPUS - 1)]; /* a bound the 5.10 verifier can follow */
+	struct cpu_state *state = bpf_map_lookup_elem(MAP(cpu_states), &cpu);
 
+	if (!state)
+		return;
 	state->rq = (__u64)rq;
 	state->idle = idle;
 	state->seen = 1;
@@ -31,7 +33,10 @@ static __always_inline bool state_idle(const struct cpu_state *state)
 static __always_inline void read_states(__u64 *idle)
 {
 	for (__u32 cpu = 0; cpu < nr_cpus && cpu < MAX_CPUS; cpu++) {
-		if (cpu_states[cpu].seen && state_idle(&cpu_states[cpu]))
+		__u32 key = cpu; /* the verifier forgets what is in memory a helper was given */
+		struct cpu_state *state = bpf_map_lookup_elem(MAP(cpu_states), &key);
+
+		if (state && state->seen && state_idle(state))
 			idle[cpu / 64] |= 1ULL << (cpu % 64);
 	}
 }
@@ -39,9 +44,9 @@ static __always_inline void read_states(__u64 *idle)
 /* Whether the idle state kept from switches is what a directly readable runqueue says. */
 static __always_inline void check_state(struct stats *st, __u32 cpu, struct rq *rq)
 {
-	struct cpu_state *state = &cpu_states[cpu & (MAX_CPUS - 1)];
+	struct cpu_state *state = bpf_map_lookup_elem(MAP(cpu_states), &cpu);
 
-	if (!state->seen)
+	if (!state || !state->seen)
 		return;
 	st->idle_checked++;
 	if (((__u64)GET(rq, curr) == (__u64)GET(rq, idle)) != state->idle)

@@ -49,8 +49,10 @@ def test_each_class_of_check(trace):
 
     for first, second, more, expected in [
         (state(4, 900, 3), state(5, 900, 2), {}, "rule"),
-        (state(4, 750, 3), state(3, 1001, 2), {}, "tick"),  # 750 + HZ is due one jiffy later
-        (state(4, 740, 3), state(3, 1001, 2), {}, "tick"),  # due, stamped one jiffy later
+        (state(4, 750, 3), state(3, 1001, 2), {"jiffies_exit": 1002}, "tick"),  # due one jiffy after it was read
+        (state(4, 740, 3), state(3, 1002, 2), {"jiffies_exit": 1002}, "tick"),  # due, and stamped later
+        (state(4, 740, 3), state(3, 1003, 2), {"jiffies_exit": 1002}, "unexplained"),  # later than it can be
+        (state(4, 900, 3), state(3, 1002, 2), {"jiffies_exit": 1002}, "unexplained"),  # was not due
         (state(4, 900, 3), state(4, 900, 3), {}, "unchanged"),
         (state(4, 900, 3), state(5, 900, 2), {"outcome": Outcome.WAKELIST}, "reached"),
         (state(4, 900, 3), state(4, 900, 3), {"outcome": Outcome.PINNED}, "rule"),

@@ -36,17 +36,17 @@ def test_moves_count_decisions_by_distance(small):
     assert moves["moved_share"].sum() == pytest.approx(1)
 
 
-def test_pairs_leave_out_interrupts_and_wakeups_without_a_decision(small):
+def test_pairs_are_placed_wakeups_in_task_context(small):
     pairs = df_pairs(small).set_index(["waker", "wakee"])
     assert pairs["decisions"].to_dict() == {
         ("client:1", "server:2"): 3,
         ("server:2", "client:1"): 1,
-        ("server:2", "other:3"): 1,
     }
     row = pairs.loc[("client:1", "server:2")]
     assert (row["to_waker"], row["to_prev"], row["elsewhere"]) == (1, 0, 2)
     assert (row["cpu"], row["smt"], row["cross"]) == (1, 1, 1)
-    assert df_pairs(small, task="other")["waker"].tolist() == ["server:2"]
+    assert df_pairs(small, task="other").empty
+    assert len(df_pairs(small, task="client")) == 2
 
 
 def test_paths_are_those_given_and_unknown_without(small):

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The loader for kernels without BTF: BCC compiles the probes on the machine, at offsets found beforehand.
+
+The maps are made by libbpf from the prebuilt object, none of whose programs is loaded, so that everything but the
+programs is the same under both loaders. BCC's clang gets their descriptors, the constants and kernel.h as this kernel
+has it (offsets.py). Functions are followed by a kprobe and a kretprobe, tracepoints by raw tracepoints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ..errors import KernelError
+from . import libbpf
+from .bcc_headers import header_tree
+from .offsets import Types, lay_out
+
+HERE = Path(__file__).parent
+PACKAGES = "/usr/lib/python3/dist-packages"  # where Debian and Ubuntu put modules for the system's own Python
+
+QUIET = ("-w", "-Wno-int-conversion")  # arguments arrive as u64; an error from clang 16 on
+
+MAPS = {"numa_faults": (libbpf.MAP_TYPE_LRU_HASH, 12, 1024), "cursors": (libbpf.MAP_TYPE_ARRAY, 32, 1)}
+
+_INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
+_PROGRAM = re.compile(r'^SEC\("(\w+)/(\w+)"\)\nint (?:BPF_PROG\()?(\w+)', re.MULTILINE)
+_MAP = re.compile(r"^(?:RING_)?ARRAY\((\w+)", re.MULTILINE)
+_CONSTANT = re.compile(r"^CONSTANT\(\w+, (\w+)\);", re.MULTILINE)
+
+
+def module() -> Any:
+    """The Python module bcc, also from outside a virtual environment. Raises KernelError if it is not installed."""
+    sys.path.append(PACKAGES)
+    try:
+        import bcc
+    except (ImportError, OSError) as error:
+        raise KernelError(f"BCC cannot be used ({error}): install the package python3-bpfcc (or python3-bcc)") from None
+    finally:
+        sys.path.remove(PACKAGES)
+    return bcc
+
+
+def source(types: Types) -> str:
+    """probes.bpf.c with its own headers in place, kernel.h as the kernel has it: BCC compiles one file."""
+
+    def included(match: re.Match[str]) -> str:
+        text = (HERE / match[1]).read_text()
+        return _INCLUDE.sub(included, lay_out(text, types) if match[1] == "kernel.h" else text)
+
+    return _INCLUDE.sub(included, (HERE / "probes.bpf.c").read_text())
+
+
+class Object(libbpf.Object):
+    """The probes as BCC compiles them, behind the interface of libbpf.Object."""
+
+    def __init__(self, path: Path, types: Types, words: int) -> None:
+        super().__init__(path)
+        self._bcc = module()
+        self._types = types
+        self._words = words
+        self._text = source(types)
+        self._hooks = {name: (kind, target) for kind, target, name in _PROGRAM.findall(self._text)}
+        self._selected: set[str] = set()
+        self._constants = dict.fromkeys(_CONSTANT.findall(self._text), 0)
+        self._own = {name: libbpf.create_map(*shape) for name, shape in MAPS.items()}
+        self._attached: list[tuple[str, str, str]] = []
+
+    def select(self, names: set[str]) -> None:
+        """Load only these programs."""
+        super().select(set())
+        self._selected = names
+
+    def set_constants(self, values: dict[str, int]) -> None:
+        """Set constants by name, before load()."""
+        self._constants.update(values)
+
+    def load(self) -> None:
+        """Make the maps, compile, and load. Raises KernelError if BCC or the kernel refuses."""
+        super().load()
+        constants = {**self._constants, **self._types.enumerators}
+        flags = [f"-DCONST_{name}={value:#x}" for name, value in constants.items()]
+        flags += [f"-DMAP_{name}={self.map_fd(name)}" for name in _MAP.findall(self._text)]
+        with _stderr() as said, header_tree() as tree:
+            os.environ["BCC_KERNEL_SOURCE"] = str(tree)
+            try:
+                self._module = self._bcc.BPF(text=self._text, cflags=["-DBCC", f"-DWORDS={self._words}", *QUIET, *flags])
+                for name in self._selected:
+                    self._module.load_func(name, self._type(name))
+            except Exception as error:
+                reason = next((line for line in said() if "error" in line), str(error))
+                raise KernelError(f"BCC cannot load the probes: {reason}") from None
+            finally:
+                del os.environ["BCC_KERNEL_SOURCE"]
+
+    def _type(self, name: str) -> int:
+        kprobe = self._hooks[name][0] in ("fentry", "fexit")
+        return int(self._bcc.BPF.KPROBE if kprobe else self._bcc.BPF.RAW_TRACEPOINT)
+
+    def attach(self, name: str) -> int:
+        """Attach a loaded program; it stays attached until close()."""
+        kind, target = self._hooks[name]
+        try:
+            if kind == "fentry":
+                self._module.attach_kprobe(event=target, fn_name=name)
+            elif kind == "fexit":
+                self._module.attach_kretprobe(event=target, fn_name=name)
+            else:
+                self._module.attach_raw_tracepoint(tp=target, fn_name=name)
+        except Exception as error:
+            raise KernelError(f"cannot attach {name}: {error}") from None
+        self._attached.append((kind, target, name))
+        return 0
+
+    def run_iterator(self, name: str) -> None:
+        """Run a walk to its end (bcc.bpf.h)."""
+        for _ in range(100_000):
+            self.run_on(name, None)
+            _, _, thread, _ = struct.unpack("<4Q", libbpf.lookup(self.map_fd("cursors"), 0, 32))
+            if not thread:
+                return
+
+    def program_fd(self, name: str) -> int:
+        """File descriptor of a loaded program."""
+        return int(self._module.load_func(name, self._type(name)).fd)
+
+    def map_fd(self, name: str) -> int:
+        """File descriptor of a map."""
+        return self._own[name] if name in self._own else super().map_fd(name)
+
+    def detach(self) -> None:
+        """Detach every attached program; maps and counters stay readable."""
+        while self._attached:
+            kind, target, name = self._attached.pop()
+            if kind == "fentry":
+                self._module.detach_kprobe(event=target, fn_name=name)
+            elif kind == "fexit":
+                self._module.detach_kretprobe(event=target, fn_name=name)
+            else:
+                self._module.detach_raw_tracepoint(tp=target)
+
+    def close(self) -> None:
+        """Detach and unload everything."""
+        self.detach()
+        if self._object:
+            self._module.cleanup()
+            while self._own:
+                os.close(self._own.popitem()[1])
+        super().close()
+
+
+@contextmanager
+def _stderr() -> Iterator[Any]:
+    """Catch what libbcc prints; yields a function that gives its lines."""
+    saved = os.dup(2)
+    with tempfile.TemporaryFile("w+") as file:
+        os.dup2(file.fileno(), 2)
+
+        def said() -> list[str]:
+            file.seek(0)
+            return file.read().splitlines()
+
+        try:
+            yield said
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""What the probes must know of a kernel's types: where members lie, how functions are called, how flags are numbered.
+
+It comes from the running kernel's BTF, or, where there is none, from the DWARF of its vmlinux (dwarf.py). kernel.h says
+which members; for BCC, which relocates nothing, lay_out() writes its structures as they are on this kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..model.kernels import NEEDS
+from .btf import ENUM, STRUCT, VAR, VMLINUX, Btf
+
+HERE = Path(__file__).parent
+
+# Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
+MEMBERS = sorted(NEEDS.values())
+FUNCTIONS = ("select_task_rq_fair", "task_numa_fault", "available_idle_cpu", "idle_cpu", "cpus_share_cache")
+FUNCTIONS += ("task_h_load",)
+TRACEPOINTS = ("sched_switch", "sched_move_numa", "sched_stick_numa", "sched_swap_numa")
+ENUMERATORS = ("CPUHP_AP_ACTIVE",)
+
+_STRUCT = re.compile(r"^struct (\w+) \{\n((?:\t.+;\n)+)\};$", re.MULTILINE)
+_MEMBER = re.compile(r"^\t(?:volatile )?(.+?[ *])(\w+)(\[\d*\])?;$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Types:
+    """The answers of one kernel; what is absent from a table does not exist there.
+
+    members: struct, member to (byte offset, bytes); functions and tracepoints: number of (raw) arguments; flags: bit
+    numbers of the domain flags, by name without SD_.
+    """
+
+    origin: str
+    sizes: dict[str, int] = field(default_factory=dict)
+    members: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
+    flags: dict[str, int] = field(default_factory=dict)
+    enumerators: dict[str, int] = field(default_factory=dict)
+    functions: dict[str, int] = field(default_factory=dict)
+    tracepoints: dict[str, int] = field(default_factory=dict)
+    btf: bool = False  # the kernel itself knows its types
+    typed: bool = False  # and hands out typed tasks (bpf_get_current_task_btf, v5.11)
+    per_cpu: bool = False  # and per-cpu variables
+
+    def has(self, member: str) -> bool:
+        """Whether "struct.member" exists."""
+        owner, _, name = member.partition(".")
+        return name in self.members.get(owner, {})
+
+
+def wanted() -> dict[str, list[str]]:
+    """Members by struct that kernel.h and the model ask for, flavours (struct___x) merged."""
+    found: dict[str, list[str]] = {}
+    pairs = [
+        (name.partition("___")[0], member[2])
+        for name, body in _STRUCT.findall((HERE / "kernel.h").read_text())
+        for member in _MEMBER.finditer(body)
+    ]
+    for name, member in pairs + [tuple(m.split(".")) for m in MEMBERS]:
+        found.setdefault(name, [])
+        if member not in found[name]:
+            found[name].append(member)
+    return found
+
+
+def from_btf(btf: Btf) -> Types:
+    """What a kernel's BTF says."""
+    types = Types(str(VMLINUX), btf=True)
+    for name, members in wanted().items():
+        number = btf.find(STRUCT, name)
+        if number is None:
+            continue
+        types.sizes[name] = btf.type(number).size_or_type
+        places = {member: btf.member(number, member) for member in members}
+        types.members[name] = {member: place for member, place in places.items() if place}
+    types.flags.update(flag_bits(btf.enum_values("__SD_")))
+    values = btf.enum_values("CPUHP_INVALID")
+    types.enumerators.update((name, values[name]) for name in ENUMERATORS if name in values)
+    for table, names, ask in (
+        (types.functions, FUNCTIONS, btf.parameters),
+        (types.tracepoints, TRACEPOINTS, btf.tracepoint_parameters),
+    ):
+        table.update((name, count) for name in names if (count := ask(name)) is not None)
+    helpers = btf.enum_values("BPF_FUNC_") if btf.find(ENUM, "bpf_func_id") is not None else {}
+    typed = "BPF_FUNC_get_current_task_btf" in helpers
+    return Types(**{**vars(types), "typed": typed, "per_cpu": btf.find(VAR, "runqueues") is not None})
+
+
+def flag_bits(values: dict[str, int]) -> dict[str, int]:
+    """The domain flags from the kernel's enumerators __SD_*, under their names of v6.9 and later."""
+    flags = {name.removeprefix("__SD_"): bit for name, bit in values.items() if not name.endswith("FLAG_CNT")}
+    if "SHARE_PKG_RESOURCES" in flags:  # renamed SD_SHARE_LLC in v6.9
+        flags["SHARE_LLC"] = flags.pop("SHARE_PKG_RESOURCES")
+    return flags
+
+
+def lay_out(source: str, types: Types) -> str:
+    """kernel.h with each structure's members where this kernel has them; those it lacks become __int128 (bcc.h)."""
+    bodies = dict(_STRUCT.findall(source))
+
+    def structure(match: re.Match[str]) -> str:
+        name = match[1].partition("___")[0]
+        lines = [_place(member, types.members.get(name, {}).get(member[2]), bodies) for member in _members(match[2])]
+        size = types.sizes.get(name, 0)
+        return f"struct {match[1]} {{ union {{\n" + "".join(lines) + f"\tchar whole[{size}];\n}}; }};"
+
+    return _STRUCT.sub(structure, source)
+
+
+def _members(body: str) -> list[re.Match[str]]:
+    return list(_MEMBER.finditer(body))
+
+
+def _place(member: re.Match[str], place: tuple[int, int] | None, bodies: dict[str, str]) -> str:
+    """One member of a union of members, each behind padding of its own."""
+    declared, name, array = member[1].strip(), member[2], member[3] or ""
+    if place is None:
+        return _absent(member, bodies)
+    offset, size = place
+    if not array and "*" not in declared and not declared.startswith("struct"):
+        signed = declared.startswith(("int", "long", "__s"))
+        declared = f"__{'s' if signed else 'u'}{8 * size}"
+    return f"\tstruct {{ char before_{name}[{offset}]; {declared} {name}{array}; }} __attribute__((packed));\n"
+
+
+def _absent(member: re.Match[str], bodies: dict[str, str]) -> str:
+    body = bodies.get(member[1].strip().removeprefix("struct "), "")
+    if "*" in member[1] or not body:
+        return f"\t__int128 {member[2]};\n"
+    return "\tstruct {\n" + "".join(_absent(inner, bodies) for inner in _members(body)) + f"\t}} {member[2]};\n"
+
+
+def kernel_types(vmlinux: Path | None = None) -> Types:
+    """The running kernel's types: from its BTF, or from a vmlinux with DWARF, the one given or one that is found.
+
+    Raises KernelError if there is neither.
+    """
+    from .dwarf import running_kernel
+
+    if vmlinux is None and VMLINUX.exists():
+        return from_btf(Btf.kernel())
+    return running_kernel(vmlinux)
