@@ -86,12 +86,13 @@ class Object(libbpf.Object):
         """Make the maps, compile, and load. Raises KernelError if BCC or the kernel refuses."""
         super().load()
         constants = {**self._constants, **self._types.enumerators}
-        flags = [f"-DCONST_{name}={value:#x}" for name, value in constants.items()]
+        flags = ["-DBCC", f"-DWORDS={self._words}", *QUIET]
+        flags += [f"-DCONST_{name}={value:#x}" for name, value in constants.items()]
         flags += [f"-DMAP_{name}={self.map_fd(name)}" for name in _MAP.findall(self._text)]
         with _stderr() as said, header_tree() as tree:
             os.environ["BCC_KERNEL_SOURCE"] = str(tree)
             try:
-                self._module = self._bcc.BPF(text=self._text, cflags=["-DBCC", f"-DWORDS={self._words}", *QUIET, *flags])
+                self._module = self._bcc.BPF(text=self._text, cflags=flags)
                 for name in self._selected:
                     self._module.load_func(name, self._type(name))
             except Exception as error:

@@ -45,9 +45,10 @@ FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
 
 @dataclass
 class Plan:
-    """What will be attached: tier, loader, dialect, constants; refused says what cannot be, by tier or program, and why.
+    """What will be attached, and how.
 
-    typed: the probes read through typed pointers (loader libbpf only). why: what decided for the loader.
+    typed: the probes read through typed pointers (loader libbpf only). why: what decided for the loader. refused: what
+    cannot be attached, by tier or program, and the reason.
     """
 
     tier: str
