@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError, WakescopeError
-from ..tracers.btf import Btf
+from ..tracers.offsets import Types, kernel_types
 from ..tracers.probes import Probes, plan
 from ..tracers.recorder import record
 from .loads import LOADS
@@ -59,14 +59,14 @@ def boot(campaign: str, kernel: str, topology: str, out: Path) -> int:
 def inside(campaign: str, prefix: str, folder: Path) -> int:
     """Record each load here, in the box; returns how many failed."""
     failed = 0
-    btf = Btf.kernel()
+    types = kernel_types()
     for tier, loads in CAMPAIGNS[campaign].runs:
         for spec in loads:
             name, count, seconds = parse(spec)
             path = folder / f"{prefix}-{tier}-{name}.wake"
             try:
                 while not path.exists():
-                    _record(btf, tier, path, name, count, seconds)
+                    _record(types, tier, path, name, count, seconds)
                     seconds = _shrunk(path, seconds, CAMPAIGNS[campaign].largest)
             except WakescopeError as error:
                 print(f"{path.name}: {error}", flush=True)
@@ -74,8 +74,8 @@ def inside(campaign: str, prefix: str, folder: Path) -> int:
     return failed
 
 
-def _record(btf: Btf, tier: str, path: Path, name: str, count: int, seconds: float) -> None:
-    with LOADS[name](count, seconds) as load, Probes(plan(btf, tier)) as probes:
+def _record(types: Types, tier: str, path: Path, name: str, count: int, seconds: float) -> None:
+    with LOADS[name](count, seconds) as load, Probes(plan(types, tier)) as probes:
         status = record(probes, path, load.command, None if load.ends else seconds)
     print(f"{path.name}: exit status {status}", flush=True)
 
