@@ -191,11 +191,8 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     waker_flags = _known(row["waker_flags"])
     w.cpu = row["cpu"]
     w.prev_cpu = row["prev_cpu"]
-<<<<<<< HEAD
     w.chosen_cpu = row["chosen_cpu"]
-=======
     w.wakee_cpu = row["wakee_cpu"]
->>>>>>> main
     w.sd_flag = SD_BALANCE_WAKE
     w.sync = _sync(policy, wake_flags, waker_flags)
     w.current_cpu = _current_cpu(policy, wake_flags)
