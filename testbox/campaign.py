@@ -52,7 +52,7 @@ def boot(campaign: str, kernel: str, topology: str, out: Path) -> int:
     out.mkdir(parents=True, exist_ok=True)
     box = [sys.executable, "-m", "wakescope", "box", "run", "--kernel", kernel, "--topology", topology]
     box += ["--sysctl", "kernel.sched_schedstats=1", "--timeout", str(TIMEOUT), "--out", str(out)]
-    inside = [sys.executable, "-m", __name__, "inside", campaign, f"{kernel}-{topology}", "/out"]
+    inside = [sys.executable, "-m", "wakescope.testbox.campaign", "inside", campaign, f"{kernel}-{topology}", "/out"]
     return subprocess.run([*box, "--", *inside]).returncode
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import WakescopeError
 from . import host, libbpf
 from .btf import Btf
+from .offsets import from_btf
 from .probes import Plan, Probes, object_path, plan
 from .recorder import INTERVAL, ring_sizes
 from .stock import stock_reasons
@@ -79,7 +80,7 @@ def _bpf() -> Iterator[Check]:
         return
     yield Check("BTF", OK, f"{len(btf):,} types")
     try:
-        made = plan(btf)
+        made = plan(from_btf(btf))
     except WakescopeError as error:
         yield Check("tier", BAD, str(error))
         return
@@ -90,7 +91,7 @@ def _bpf() -> Iterator[Check]:
 
 def _deep(btf: Btf) -> Iterator[Check]:
     try:
-        deep = plan(btf, "deep")
+        deep = plan(from_btf(btf), "deep")
     except WakescopeError:
         return
     unseen = [reason for program, reason in deep.refused.items() if program in ("available_idle", "share_cache")]
