@@ -238,10 +238,9 @@ class _Tally:
     def _count_affine(self, wakeups: Array, results: Array) -> None:
         """wake_affine's verdict against nr_wakeups_affine_attempts and nr_wakeups_affine, where they were counted.
 
-        Only of decisions whose inputs were seen not to change. A decision calls wake_affine once at most: a rise of
-        more than 1 is a record that the probes began or ended in the middle of.
+        Only of exact decisions: those whose inputs did not change meanwhile, as far as was seen.
         """
-        counted = (wakeups["affine_attempts"] >= 0) & (wakeups["affine_attempts"] <= 1)
+        counted = wakeups["affine_attempts"] >= 0
         sure = counted & (results["certainty"] == Certainty.EXACT) & (results["doubt"] & _WEIGHING.value == 0)
         wakeups, results = wakeups[sure], results[sure]
         attempted = results["affine"] >= Affine.THIS_IDLE

@@ -36,7 +36,8 @@ int BPF_PROG(migrate_task, struct task_struct *p, int dest_cpu)
 	struct slot *slot = this_slot();
 	struct migration m = {};
 
-	if (slot && slot->task == (__u64)p) {
+	/* off its runqueue: a task that balancing moves is marked TASK_ON_RQ_MIGRATING, also if its wakeup came last here */
+	if (slot && slot->task == (__u64)p && !GET(p, on_rq)) {
 		if (!decision_tier || slot->w.chosen_cpu == dest_cpu || !slot->decided) {
 			slot->w.chosen_cpu = dest_cpu;
 			if (!decision_tier && on_rq(&slot->w))
