@@ -172,7 +172,8 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
 def _inside(trace: Trace, wakeups: Array) -> Array:
     """Which wakeups began and ended while every probe was attached."""
     begin, end = trace.meta.get("attached_ts", 0), trace.meta.get("detach_ts", 2**63)
-    return (wakeups["ts"] >= begin) & (wakeups["ts_exit"] <= end)
+    inside: Array = (wakeups["ts"] >= begin) & (wakeups["ts_exit"] <= end)
+    return inside
 
 
 def _chunks(trace: Trace) -> Iterator[tuple[Array, Array]]:
