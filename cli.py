@@ -28,7 +28,7 @@ TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=f"A {SUFFIX
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text (docs/json.md).")]
 
 _out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-_err = Console(stderr=True, highlight=False)
+_err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
 
 
 @app.command()
