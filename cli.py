@@ -81,6 +81,7 @@ def record(
     check_output(path)
     seconds = duration or 10.0
     made = plan(kernel_types(vmlinux), tier, loader)
+    _err.print(f"loader {made.loader}: {made.why}")
     with (
         workload(load, seconds) if load else nullcontext() as ready,
         Probes(made) as probes,

@@ -4,9 +4,14 @@
 # without root, it says what is missing and goes on if nothing is.
 set -eu
 
-# what it is for: python, building the probes, loading them, workloads, the test box, an independent counter
-packages="python3-venv clang libbpf-dev libbpf1 dbench rt-tests postgresql qemu-system-x86 busybox-static cpio xz-utils
-zstd linux-perf stress-ng rt-app"
+# BCC takes headers of any kernel; Debian names them by architecture.
+headers=linux-headers-generic
+grep -q '^ID=debian' /etc/os-release && headers="linux-headers-$(dpkg --print-architecture)"
+
+# what it is for: python, building the probes, loading them, workloads, the test box, an independent counter, and the
+# second loader
+packages="python3-venv clang libbpf-dev libbpf1 dbench rt-tests postgresql qemu-system-x86 busybox-static
+zstd linux-perf stress-ng rt-app python3-bpfcc $headers"
 
 missing=""
 for package in $packages; do

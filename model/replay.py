@@ -145,6 +145,8 @@ def raced(w: Wakeup, hz: int) -> bool:
 @compiled
 def _raced(w: Wakeup, what: int, cpu: int) -> bool:
     if what == Asked.AVAILABLE_IDLE:
+        if w.has_masks == 2 and cpu == w.chosen_cpu:  # seen next when the wakee was there: busy by this very wakeup
+            return False
         return cpumask_test_cpu(cpu, w.idle) != cpumask_test_cpu(cpu, w.idle_exit)
     if what == Asked.SCHED_IDLE:
         return w.has_masks == 1 and cpumask_test_cpu(cpu, w.sched_idle) != cpumask_test_cpu(cpu, w.sched_idle_exit)

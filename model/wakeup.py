@@ -64,9 +64,9 @@ class Asked(IntEnum):
 def wakeup_dtype(words: int) -> np.dtype[Any]:
     """One wakeup as select_task_rq_fair meets it, and room to work. UNKNOWN (-1) where a fact was not captured."""
     facts = """
-        cpu prev_cpu wakee_cpu jiffies wakee_tag waker_last_wakee waker_flips wakee_flips waker_decay_ts wakee_decay_ts
-        recent_used_cpu
-        this_load prev_load waker_h_load wakee_h_load this_capacity prev_capacity this_nr_running this_nr_idle_scan
+        cpu prev_cpu chosen_cpu wakee_cpu jiffies wakee_tag waker_last_wakee waker_flips wakee_flips
+        waker_decay_ts wakee_decay_ts recent_used_cpu this_load prev_load waker_h_load wakee_h_load
+        this_capacity prev_capacity this_nr_running this_nr_idle_scan
         prev_nr_idle_scan this_has_idle_cores prev_has_idle_cores this_avg_idle this_avg_scan_cost has_masks
         jiffies_exit this_load_exit prev_load_exit this_nr_running_exit this_nr_idle_scan_exit prev_nr_idle_scan_exit
         this_has_idle_cores_exit prev_has_idle_cores_exit
@@ -187,6 +187,7 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     waker_flags = _known(row["waker_flags"])
     w.cpu = row["cpu"]
     w.prev_cpu = row["prev_cpu"]
+    w.chosen_cpu = row["chosen_cpu"]
     w.wakee_cpu = row["wakee_cpu"]
     w.sd_flag = SD_BALANCE_WAKE
     w.sync = _sync(policy, wake_flags, waker_flags)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from . import qemu
@@ -34,8 +35,9 @@ def accelerator(kernel: Kernel, say: Callable[[str], None]) -> str:
         pass
     say(f"trying /dev/kvm, for up to {_PROBE_SECONDS:g} s")
     found = "kvm" if _boots(kernel) else "tcg"
-    note.parent.mkdir(parents=True, exist_ok=True)
-    note.write_text(json.dumps({"boot": boot, "accelerator": found}))
+    with suppress(OSError):  # a cache that cannot be written costs a trial each time
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(json.dumps({"boot": boot, "accelerator": found}))
     return found
 
 

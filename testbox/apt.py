@@ -226,5 +226,8 @@ def download(deb: Deb, directory: Path) -> Path:
     got = _run([_HELPER, "-o", "APT::Sandbox::User=", "download-file", deb.uri, str(target), f"SHA256:{deb.sha256}"])
     if got.returncode or not target.exists():
         reason = next((line for line in got.stderr.splitlines() if line.startswith("E:")), got.stderr.strip())
-        raise ArchiveError(f"{deb.name}: {reason.removeprefix('E:').strip()}; run the same command again to go on")
+        raise ArchiveError(
+            f"{deb.name}: {reason.removeprefix('E:').strip()}; try again (it goes on where it stopped), or "
+            "read the suites anew with `wakescope box kernels --refresh`"
+        )
     return target

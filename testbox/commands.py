@@ -19,6 +19,7 @@ from rich.table import Table
 
 from ..errors import OutputError, UsageError
 from . import accel, qemu, vng
+from .apt import version_key
 from .ending import BoxTimeoutError, GuestDiedError
 from .guest import Box, parse_features, parse_sysctls
 from .kernels import cached, catalogue, fetch, find
@@ -70,11 +71,15 @@ def kernels(
             kernel = fetch(name, _say)
             print(f"{kernel.release}\t{kernel.version}\t{kernel.image}")
         return
-    have = {kernel.release for kernel in cached()}
-    table = Table("version", "release", "suite", "MB", "cached", box=None)
+    have = {kernel.release: kernel for kernel in cached()}
+    rows = []
     for offer in listed.offers:
-        mark = "yes" if offer.release in have else ""
-        table.add_row(offer.version, offer.release, offer.suite, f"{offer.size / 1e6:.0f}", mark)
+        mark = "yes" if have.pop(offer.release, None) else ""
+        rows.append((offer.version, offer.release, offer.suite, f"{offer.size / 1e6:.0f}", mark))
+    rows += [(kernel.version, release, "no longer", "", "yes") for release, kernel in have.items()]
+    table = Table("version", "release", "suite", "MB", "cached", box=None)
+    for row in sorted(rows, key=lambda row: version_key(row[0])):
+        table.add_row(*row)
     Console(soft_wrap=True).print(table)
     for suite, reason in listed.missing.items():
         _say(f"{suite} cannot be had: {reason}")

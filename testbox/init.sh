@@ -15,7 +15,9 @@ terminal() { # rows columns: the command talks to the user's terminal
 }
 
 modules_at() { # folder of this kernel's modules in the host's file system, for modprobe
-    [ -e "/new/lib/modules/$(uname -r)" ] || { mkdir -p /new/lib/modules && ln -s "$1" "/new/lib/modules/$(uname -r)"; }
+    folder=/new/lib/modules/$(uname -r) # there already where the host has this kernel's headers
+    mkdir -p "$folder"
+    [ -e "$folder/kernel" ] || ln -s "$1/kernel" "$folder/kernel"
 }
 
 share_out() { # /out is a folder of the host, written through

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import WakescopeError
-from .apt import Deb, Offer, all_offers, download, version_key
+from .apt import ArchiveError, Deb, Offer, all_offers, download, version_key
 
 _CATALOGUE_AGE = 24 * 3600  # seconds after which the list of kernels to be had is read again
 
@@ -73,11 +73,12 @@ def from_path(path: Path) -> Kernel:
     Modules are those beside the image in its own tree, else the ones installed for its release; a kernel with 9p,
     overlayfs and virtio built in needs none.
     """
+    path = path.expanduser().resolve()
     places = ("arch/x86/boot/bzImage", "boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz")
     images = [path] if path.is_file() else [found for place in places for found in sorted(path.glob(place))]
     if not images:
         raise NoKernelError(f"no bzImage at {path}")
-    image = images[0].resolve()
+    image = images[0]
     release = image_release(image)
     trees = [tree / name for tree in (path, image.parents[1], Path("/")) for name in ("lib", "usr/lib")]
     folders = [image.parent, *(tree / "modules" / release for tree in trees)]
@@ -114,6 +115,8 @@ def catalogue(say: Callable[[str], None], refresh: bool = False) -> Catalogue:
         return Catalogue(offers, data["missing"])
     with _locked(cache_dir() / "catalogue.lock"):
         offers, missing = all_offers(cache_dir() / "apt", say)
+        if not offers:
+            raise ArchiveError(f"no suite of Debian can be read: {next(iter(missing.values()))}")
         unique = {(offer.release, offer.version): offer for offer in offers}
         result = Catalogue(sorted(unique.values(), key=lambda offer: version_key(offer.version)), missing)
         partial = path.with_suffix(".new")
@@ -128,7 +131,7 @@ def find(wanted: str, say: Callable[[str], None]) -> Kernel:
     Raises NoKernelError or ArchiveError.
     """
     if "/" in wanted or Path(wanted).is_file():
-        return from_path(Path(wanted).expanduser())
+        return from_path(Path(wanted))
     found = [kernel for kernel in cached() if matches(wanted, kernel.release, kernel.version)]
     return found[-1] if found else fetch(wanted, say)
 
@@ -174,7 +177,13 @@ def _unpack(offer: Offer, folder: Path, say: Callable[[str], None]) -> None:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Hold a lock file: two boxes that want the same kernel at once fetch it once."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise NoKernelError(
+            f"the cache {path.parent} cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder that can"
+        ) from None
+    with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -86,14 +86,15 @@ class Object(libbpf.Object):
         """Make the maps, compile, and load. Raises KernelError if BCC or the kernel refuses."""
         super().load()
         constants = {**self._constants, **self._types.enumerators}
-        flags = [f"-DCONST_{name}={value:#x}" for name, value in constants.items()]
+        flags = ["-DBCC", f"-DWORDS={self._words}", *QUIET]
+        flags += [f"-DCONST_{name}={value:#x}" for name, value in constants.items()]
         flags += [f"-DMAP_{name}={self.map_fd(name)}" for name in _MAP.findall(self._text)]
         with _stderr() as said, header_tree() as tree:
             os.environ["BCC_KERNEL_SOURCE"] = str(tree)
             try:
-                self._module = self._bcc.BPF(text=self._text, cflags=["-DBCC", f"-DWORDS={self._words}", *QUIET, *flags])
+                self._module = self._bcc.BPF(text=self._text.encode(), cflags=flags)
                 for name in self._selected:
-                    self._module.load_func(name, self._type(name))
+                    self._module.load_func(name.encode(), self._type(name))
             except Exception as error:
                 reason = next((line for line in said() if "error" in line), str(error))
                 raise KernelError(f"BCC cannot load the probes: {reason}") from None
@@ -109,11 +110,11 @@ class Object(libbpf.Object):
         kind, target = self._hooks[name]
         try:
             if kind == "fentry":
-                self._module.attach_kprobe(event=target, fn_name=name)
+                self._module.attach_kprobe(event=target.encode(), fn_name=name.encode())
             elif kind == "fexit":
-                self._module.attach_kretprobe(event=target, fn_name=name)
+                self._module.attach_kretprobe(event=target.encode(), fn_name=name.encode())
             else:
-                self._module.attach_raw_tracepoint(tp=target, fn_name=name)
+                self._module.attach_raw_tracepoint(tp=target.encode(), fn_name=name.encode())
         except Exception as error:
             raise KernelError(f"cannot attach {name}: {error}") from None
         self._attached.append((kind, target, name))
@@ -129,7 +130,7 @@ class Object(libbpf.Object):
 
     def program_fd(self, name: str) -> int:
         """File descriptor of a loaded program."""
-        return int(self._module.load_func(name, self._type(name)).fd)
+        return int(self._module.load_func(name.encode(), self._type(name)).fd)
 
     def map_fd(self, name: str) -> int:
         """File descriptor of a map."""
@@ -140,11 +141,11 @@ class Object(libbpf.Object):
         while self._attached:
             kind, target, name = self._attached.pop()
             if kind == "fentry":
-                self._module.detach_kprobe(event=target, fn_name=name)
+                self._module.detach_kprobe(event=target.encode(), fn_name=name.encode())
             elif kind == "fexit":
-                self._module.detach_kretprobe(event=target, fn_name=name)
+                self._module.detach_kretprobe(event=target.encode(), fn_name=name.encode())
             else:
-                self._module.detach_raw_tracepoint(tp=target)
+                self._module.detach_raw_tracepoint(tp=target.encode())
 
     def close(self) -> None:
         """Detach and unload everything."""

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from ..errors import KernelError
 from .host import read
-
-ROOT = Path("/")
+from .offsets import ROOT
 
 
 def installed(root: Path = ROOT) -> list[list[Path]]:

@@ -156,7 +156,7 @@ class Btf:
             return 8
         if t.kind == ARRAY:
             element, _, count = struct.unpack_from("<III", self._types, t.members_at)
-            return count * self.size(element)
+            return int(count) * self.size(element)
         return t.size_or_type
 
     def parameters(self, function: str) -> int | None:

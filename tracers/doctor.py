@@ -11,8 +11,7 @@ from typing import Any
 
 from ..errors import WakescopeError
 from . import host, libbpf
-from .btf import Btf
-from .offsets import from_btf
+from .offsets import Types, kernel_types
 from .probes import Plan, Probes, object_path, plan
 from .recorder import INTERVAL, ring_sizes
 from .stock import stock_reasons
@@ -74,24 +73,25 @@ def _lockdown() -> Check:
 
 def _bpf() -> Iterator[Check]:
     try:
-        btf = Btf.kernel()
+        types = kernel_types()
     except WakescopeError as error:
-        yield Check("BTF", BAD, str(error), "boot a kernel built with CONFIG_DEBUG_INFO_BTF=y")
+        yield Check("types", BAD, str(error))
         return
-    yield Check("BTF", OK, f"{len(btf):,} types")
+    yield Check("types", OK if types.btf else NOTE, f"from {types.origin}")
     try:
-        made = plan(from_btf(btf))
+        made = plan(types)
     except WakescopeError as error:
         yield Check("tier", BAD, str(error))
         return
+    yield Check("loader", OK, made.loader, made.why)
     yield Check("tier", OK if made.tier == "decision" else NOTE, made.tier, made.refused.get("decision", ""))
-    yield from _deep(btf)
+    yield from _deep(types)
     yield _load(made)
 
 
-def _deep(btf: Btf) -> Iterator[Check]:
+def _deep(types: Types) -> Iterator[Check]:
     try:
-        deep = plan(from_btf(btf), "deep")
+        deep = plan(types, "deep")
     except WakescopeError:
         return
     unseen = [reason for program, reason in deep.refused.items() if program in ("available_idle", "share_cache")]

@@ -15,11 +15,14 @@ from ..model.kernels import NEEDS
 from .btf import ENUM, STRUCT, VAR, VMLINUX, Btf
 
 HERE = Path(__file__).parent
+ROOT = Path("/")
 
 # Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
 MEMBERS = sorted(NEEDS.values())
-FUNCTIONS = ("select_task_rq_fair", "task_numa_fault", "available_idle_cpu", "idle_cpu", "cpus_share_cache")
-FUNCTIONS += ("task_h_load",)
+FUNCTIONS = (
+    *("select_task_rq_fair", "task_numa_fault", "available_idle_cpu"),
+    *("idle_cpu", "cpus_share_cache", "task_h_load"),
+)
 TRACEPOINTS = ("sched_switch", "sched_move_numa", "sched_stick_numa", "sched_swap_numa")
 ENUMERATORS = ("CPUHP_AP_ACTIVE",)
 
@@ -56,11 +59,12 @@ def wanted() -> dict[str, list[str]]:
     """Members by struct that kernel.h and the model ask for, flavours (struct___x) merged."""
     found: dict[str, list[str]] = {}
     pairs = [
-        (name.partition("___")[0], member[2])
+        (name.partition("___")[0], str(member[2]))
         for name, body in _STRUCT.findall((HERE / "kernel.h").read_text())
+        if not name.startswith("bpf_iter_")  # only where there is BTF
         for member in _MEMBER.finditer(body)
     ]
-    for name, member in pairs + [tuple(m.split(".")) for m in MEMBERS]:
+    for name, member in [*pairs, *((m.split(".")[0], m.split(".")[1]) for m in MEMBERS)]:
         found.setdefault(name, [])
         if member not in found[name]:
             found[name].append(member)
@@ -130,7 +134,7 @@ def _place(member: re.Match[str], place: tuple[int, int] | None, bodies: dict[st
 def _absent(member: re.Match[str], bodies: dict[str, str]) -> str:
     body = bodies.get(member[1].strip().removeprefix("struct "), "")
     if "*" in member[1] or not body:
-        return f"\t__int128 {member[2]};\n"
+        return f"\t__int128 {member[2]} __attribute__((packed));\n"
     return "\tstruct {\n" + "".join(_absent(inner, bodies) for inner in _members(body)) + f"\t}} {member[2]};\n"
 
 

@@ -305,6 +305,8 @@ static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 	if (!slot->open || !st)
 		return;
 	slot->open = false;
+	if (slot->decided)
+		return; /* its return went unseen: only one of the two probes is attached, at either end of a recording */
 	w->ts_exit = bpf_ktime_get_ns();
 	w->jiffies_exit = bpf_jiffies64();
 	w->waker_flips_exit = GET(cur, wakee_flips);

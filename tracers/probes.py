@@ -45,9 +45,10 @@ FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
 
 @dataclass
 class Plan:
-    """What will be attached: tier, loader, dialect, constants; refused says what cannot be, by tier or program, and why.
+    """What will be attached, and how.
 
-    typed: the probes read through typed pointers (loader libbpf only). why: what decided for the loader.
+    typed: the probes read through typed pointers (loader libbpf only). why: what decided for the loader. refused: what
+    cannot be attached, by tier or program, and the reason.
     """
 
     tier: str
@@ -105,12 +106,12 @@ def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> 
 def _loader(types: Types, asked: str | None) -> tuple[str, str]:
     """The loader to use, and why."""
     if asked == "libbpf" and not types.btf:
-        raise KernelError("the loader libbpf needs a kernel with BTF, which this one has not: use --loader bcc")
+        raise KernelError(f"the loader libbpf takes types from the kernel's BTF, not {types.origin}: use --loader bcc")
     if asked:
         return asked, "asked for"
     if types.btf:
         return "libbpf", "this kernel has BTF"
-    return "bcc", f"this kernel has no BTF; types from {types.origin}"
+    return "bcc", f"types are from {types.origin}, not from BTF"
 
 
 def _preempt_count(types: Types, symbols: dict[str, int]) -> int:

@@ -18,7 +18,19 @@ _TRACEPOINT_UNKNOWN = (
     *("this_load_exit", "prev_load_exit", "this_nr_running_exit", "prev_nr_running_exit", "sched_idle_exit"),
     *("this_nr_idle_scan_exit", "prev_nr_idle_scan_exit", "this_has_idle_cores_exit", "prev_has_idle_cores_exit"),
 )
-_NUMA = ("wakee_preferred_nid", "waker_migrate_retry", "wakee_migrate_retry", "waker_scan_period", "wakee_scan_period")
+# Columns of members that some kernels lack.
+_SIDES = ("this_{}", "prev_{}", "this_{}_exit", "prev_{}_exit")
+_MEMBERS = {
+    "task_struct.numa_migrate_retry": (
+        *("wakee_preferred_nid", "waker_migrate_retry", "wakee_migrate_retry"),
+        *("waker_scan_period", "wakee_scan_period"),
+    ),
+    "task_struct.recent_used_cpu": ("recent_used_cpu",),
+    "sched_domain.avg_scan_cost": ("this_avg_scan_cost",),
+    "sched_domain_shared.nr_idle_scan": tuple(side.format("nr_idle_scan") for side in _SIDES),
+    "sched_domain_shared.has_idle_cores": tuple(side.format("has_idle_cores") for side in _SIDES),
+    "cfs_rq.h_nr_runnable": ("this_h_nr_queued", "this_h_nr_runnable"),
+}
 
 
 def provenance(plan: Plan) -> dict[str, dict[str, str]]:
@@ -31,6 +43,7 @@ def provenance(plan: Plan) -> dict[str, dict[str, str]]:
         wakeups.update(dict.fromkeys(_TRACEPOINT_UNKNOWN, UNKNOWN))
     if plan.tier == "tracepoint" or not plan.constants["schedstats"]:
         wakeups.update(affine_attempts=UNKNOWN, affine_moves=UNKNOWN)
-    if not plan.types.has("task_struct.numa_migrate_retry"):
-        wakeups.update(dict.fromkeys(_NUMA, UNKNOWN))
+    for member, columns in _MEMBERS.items():
+        if not plan.types.has(member):
+            wakeups.update(dict.fromkeys(columns, UNKNOWN))
     return made

@@ -238,6 +238,7 @@ def record(
             meta["recorder_cpu_s"] = time.process_time()
             write_meta(path, meta)
             probes.attach()
+            meta["attached_ts"] = time.monotonic_ns()
             child = start_command(command) if command else None
             timed_out = _run(recording, child, duration, stop, on_progress)
         except CommandError:
@@ -296,6 +297,7 @@ def _run(
 def _close(recording: Recording, child: subprocess.Popen[bytes] | None) -> None:
     """Detach, spool what is left, and see the command to its end."""
     probes, meta = recording.probes, recording.meta
+    meta["detach_ts"] = time.monotonic_ns()
     probes.stop(cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
     meta["stop_ts"] = time.monotonic_ns()
     recording.drain()

@@ -156,6 +156,7 @@ NOT_RACES = [
     ({"idle": [2]}, {"idle_exit": [2, 7]}),  # nobody looked at CPU 7
     ({"idle": [0, 2]}, {"this_load_exit": 0}),  # nor at the loads
     (WIDE, {"jiffies_exit": 1_000_001}),
+    ({"idle": [2], "has_masks": 2, "chosen": 2}, {"idle_exit": []}),  # seen when the wakee was already there
     (WIDE | {"prev_has_idle_cores": 1}, {"prev_has_idle_cores_exit": 0}),  # the search itself clears it
     ({"prev": 0, "waker_decay_ts": 999_000}, {"jiffies_exit": 1_000_001}),  # due for long
 ]

@@ -242,7 +242,7 @@ def test_a_damaged_part_is_not_kept(archive: tuple[str, type[Archive]], tmp_path
     target = tmp_path / f"k_{package.sha256[:16]}.deb"
     target.write_bytes(bytes(150_000))
     os.utime(target, (MODIFIED, MODIFIED))
-    with pytest.raises(ArchiveError, match="run the same command again"):
+    with pytest.raises(ArchiveError, match="try again"):
         download(package, tmp_path)
     assert download(package, tmp_path).read_bytes() == content
 

@@ -29,7 +29,7 @@ def box(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
         (["run", "--distance", "5", "--", "true"], 2, "--distance 5"),
         (["run", "--offline", "9", "--", "true"], 2, "--offline 9"),
         (["run", "--kernel", "/nonexistent/vmlinuz", "--", "true"], 8, "no bzImage at /nonexistent/vmlinuz"),
-        (["run", "--kernel", "/bin/sh", "--", "true"], 8, "/bin/sh is not a bzImage"),
+        (["run", "--kernel", "/etc/passwd", "--", "true"], 8, "/etc/passwd is not a bzImage"),
         (["shell"], 2, "needs a terminal"),
     ],
 )

@@ -197,6 +197,21 @@ def test_the_list_is_kept_for_a_day(packages: list[str], cache: Path, monkeypatc
     assert catalogue(lambda _: None).offers == OFFERS
 
 
+def test_a_day_without_a_network_does_not_forget_the_list(packages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    first = catalogue(lambda _: None)
+    monkeypatch.setattr(kernels, "all_offers", lambda folder, say: ([], {"sid": "no route to host"}))
+    with pytest.raises(ArchiveError, match="no route to host"):
+        catalogue(lambda _: None, refresh=True)
+    assert catalogue(lambda _: None) == first
+
+
+def test_a_cache_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(NoKernelError, match="set XDG_CACHE_HOME"):
+        catalogue(lambda _: None)
+
+
 def test_a_kernel_in_two_suites_is_listed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "all_offers", lambda folder, say: (OFFERS + OFFERS, {}))
     assert len(catalogue(lambda _: None).offers) == len(OFFERS)

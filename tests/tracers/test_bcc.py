@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The loader bcc: chosen when it should be, refused in one line, and saying of every wakeup what libbpf says."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import wakescope
+from wakescope.errors import KernelError
+from wakescope.tracers import bcc, bcc_headers, offsets, probes
+from wakescope.tracers.offsets import Types
+
+HERE = Path(__file__).parent
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(wakescope.__file__).parents[1])}
+FLAGS = {"SHARE_LLC": 9}
+NO_BTF = Types("/boot/vmlinux", flags=FLAGS)
+BTF = Types("/sys/kernel/btf/vmlinux", flags=FLAGS, btf=True, typed=True, per_cpu=True)
+
+# What another CPU may change between one loader's look and the other's.
+SHARED = {
+    *("outcome", "prev_cpu", "wakee_cpu", "wakee_load", "wakee_util", "wakee_h_load", "waker_h_load", "load_depth"),
+    *("this_load", "prev_load", "this_nr_running", "prev_nr_running", "this_h_nr_queued", "this_h_nr_runnable"),
+    *("this_nr_idle_scan", "prev_nr_idle_scan", "this_has_idle_cores", "prev_has_idle_cores", "this_avg_idle"),
+    *("idle", "idle_exit", "sched_idle", "this_avg_scan_cost"),
+}
+
+
+@pytest.fixture(scope="session")
+def compiles(live):
+    """Skips where BCC or kernel headers are not installed; make setup installs both."""
+    try:
+        bcc.module()
+        with bcc_headers.header_tree():
+            pass
+    except KernelError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize(
+    ("types", "asked", "loader", "why"),
+    [
+        (BTF, None, "libbpf", "this kernel has BTF"),
+        (BTF, "bcc", "bcc", "asked for"),
+        (NO_BTF, None, "bcc", "types are from /boot/vmlinux, not from BTF"),
+        (NO_BTF, "bcc", "bcc", "asked for"),
+    ],
+)
+def test_the_loader_follows_from_where_the_types_are_from(types, asked, loader, why):
+    made = probes.plan(types, "tracepoint", asked)
+    assert (made.loader, made.why) == (loader, why)
+    assert made.typed == (loader == "libbpf")
+
+
+@pytest.mark.parametrize(
+    ("types", "tier", "loader", "words"),
+    [
+        (NO_BTF, None, "libbpf", "use --loader bcc"),
+        (BTF, "deep", "bcc", "tier deep needs the loader libbpf"),
+        (Types("here"), None, None, "does not number the domain flags"),
+    ],
+)
+def test_what_cannot_be_is_one_line(types, tier, loader, words):
+    with pytest.raises(KernelError, match=words):
+        probes.plan(types, tier, loader)
+
+
+def test_preempt_count_is_found_on_its_own_or_in_pcpu_hot():
+    """A symbol of its own up to 6.1 and from 6.15 on, a member of pcpu_hot from 6.2 to 6.14."""
+    hot = Types("here", members={"pcpu_hot": {"preempt_count": (8, 4)}})
+    assert probes._preempt_count(NO_BTF, {"__preempt_count": 0x1F}) == 0x1F
+    assert probes._preempt_count(hot, {"pcpu_hot": 0x100}) == 0x108
+    assert probes._preempt_count(NO_BTF, {}) == 0
+
+
+def test_the_source_is_one_file_with_every_structure_laid_out():
+    text = bcc.source(Types("here", members={"rq": {"nr_running": (4, 4)}}))
+    assert '#include "' not in text
+    assert "char before_nr_running[4]; __u32 nr_running;" in text
+    assert "struct rq {\n" not in text
+
+
+def test_bcc_that_is_not_installed_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bcc", None)
+    with pytest.raises(KernelError, match=r"BCC cannot be used .*: install the package python3-bpfcc"):
+        bcc.module()
+
+
+def tree(root, path, *files):
+    for file in files:
+        (root / path / file).parent.mkdir(parents=True, exist_ok=True)
+        (root / path / file).write_text(f"{path}/{file}")
+
+
+def test_headers_are_the_running_kernels_then_the_newest(tmp_path, monkeypatch):
+    monkeypatch.setattr(bcc_headers.platform, "release", lambda: "6.1.0-9-amd64")
+    whole = ("include/generated/autoconf.h", "include/linux/kconfig.h")
+    for name in ("linux-headers-6.1.0-10-amd64", "linux-headers-6.1.0-9-amd64", "linux-headers-5.10.0-1-amd64"):
+        tree(tmp_path, f"usr/src/{name}", *whole)
+    tree(tmp_path, "usr/src/linux-headers-6.12.0-common", "include/linux/kconfig.h")
+    tree(tmp_path, "usr/src/linux-headers-7.0-broken", "include/generated/autoconf.h")
+    found = [trees[0].name.removeprefix("linux-headers-") for trees in bcc_headers.installed(tmp_path)]
+    assert found == ["6.1.0-9-amd64", "6.1.0-10-amd64", "5.10.0-1-amd64"]
+
+
+def test_debians_split_headers_are_merged_outside_lib_modules(tmp_path, monkeypatch):
+    flavour, common = "usr/src/linux-headers-6.1.0-9-amd64", "usr/src/linux-headers-6.1.0-9-common"
+    tree(tmp_path, flavour, "include/generated/autoconf.h", "arch/x86/include/generated/asm/a.h")
+    tree(tmp_path, common, "include/linux/kconfig.h", "arch/x86/include/asm/page.h")
+    (tmp_path / flavour / "Makefile").write_text(f"include /{common}/Makefile\n")
+    build = tmp_path / "lib/modules/6.1.0-9-amd64/build"
+    build.parent.mkdir(parents=True)
+    build.symlink_to(tmp_path / flavour)
+    found = bcc_headers.installed(tmp_path)
+    assert found == [[tmp_path / flavour, tmp_path / common]]
+    monkeypatch.setattr(bcc_headers, "installed", lambda: found)
+    with bcc_headers.header_tree() as merged:
+        for name in ("include/linux/kconfig.h", "arch/x86/include/asm/page.h"):
+            assert (merged / name).read_text() == f"{common}/{name}"
+        for name in ("include/generated/autoconf.h", "arch/x86/include/generated/asm/a.h"):
+            assert (merged / name).read_text() == f"{flavour}/{name}"
+    assert not merged.exists()
+    assert list((tmp_path / "lib/modules/6.1.0-9-amd64").iterdir()) == [build]
+
+
+def test_headers_that_are_not_installed_are_one_line(monkeypatch):
+    monkeypatch.setattr(bcc_headers, "installed", list)
+    with (
+        pytest.raises(KernelError, match="BCC needs kernel headers, of any version: install"),
+        bcc_headers.header_tree(),
+    ):
+        pass
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("compiles")
+def test_what_bcc_refuses_is_one_line(monkeypatch, capfd):
+    monkeypatch.setattr(bcc, "QUIET", ("-DRING_WAKEUP=1",))
+    with pytest.raises(KernelError, match=r"BCC cannot load the probes: .*error"):
+        probes.Probes(probes.plan(offsets.kernel_types(), "tracepoint", "bcc"))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("compiles")
+def test_both_loaders_see_every_wakeup_alike():
+    """Both attached at once on this kernel: every record has its partner; only what another CPU changed differs."""
+    run = [sys.executable, HERE / "bcc_pairs.py", "hackbench", "-g", "2", "-l", "2000"]
+    said = json.loads(subprocess.run(run, check=True, capture_output=True, env=ENVIRONMENT).stdout)
+    assert said["switches"]["alone"] == [0, 0]
+    assert said["switches"]["pairs"]["differ"] == 0
+    wakeups = said["wakeups"]
+    assert wakeups["alone"] == [0, 0]
+    assert wakeups["decisions"]["count"] >= 20_000
+    assert set(wakeups["decisions"]["fields"]) <= SHARED
+    assert wakeups["decisions"]["differ"] < 0.1 * wakeups["decisions"]["count"]
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("compiles")
+def test_the_walk_finds_the_tasks_the_iterator_finds():
+    """Tasks living when a recording begins: the same, under the same start, tag and name."""
+    types, seen = offsets.kernel_types(), []
+    for loader in probes.LOADERS:
+        with probes.Probes(probes.plan(types, "tracepoint", loader)) as loaded:
+            loaded.create_rings({"wakeup": 1 << 16, "switch": 1 << 16, "event": 1 << 20})
+            loaded.object.run_iterator("task_snapshot")
+            dtype = loaded.dtypes("event")["tasks"]
+            rows = [
+                record.tobytes()[8 : 8 + dtype.itemsize]
+                for ring in loaded.rings["event"]
+                for record in ring.pending().reshape(-1, ring.stride)
+            ]
+            seen.append({tuple(dtype_row(row, dtype)) for row in rows})
+    threads = {int(p.name) for p in Path("/proc").glob("[0-9]*/task/[0-9]*")}
+    both = seen[0] & seen[1]
+    assert len(both) > 0.8 * len(threads)
+    assert {row[0] for row in both} >= {2, os.getpid()}
+
+
+def dtype_row(row, dtype):
+    import numpy as np
+
+    values = np.frombuffer(row, dtype)[0]
+    return [values[name].item() for name in ("pid", "tgid", "parent_pid", "start", "tag", "event", "comm")]
+
+
+@pytest.mark.live
+@pytest.mark.usefixtures("compiles")
+def test_a_recording_says_which_loader_and_why(tmp_path):
+    path = tmp_path / "bcc.wake"
+    run = [sys.executable, "-m", "wakescope", "record", "--loader", "bcc", "-o", path, "--", "hackbench", "-l", "100"]
+    done = subprocess.run(run, capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert "loader bcc: asked for" in done.stderr
+    meta = json.loads((path / "meta.json").read_text())
+    assert (meta["loader"], meta["loader_reason"]) == ("bcc, probe reads", "asked for")
+    assert meta["rows"]["wakeups"] > 1000
+    assert sum(ring["lost"] for ring in meta["rings"]) == 0
