@@ -240,7 +240,7 @@ def contrast(
     from .show_contrast import show_contrast, write_parquet
 
     opened = Trace.open(trace)
-    names = policy if len(policy) > 1 else [OWN, *policy]
+    names = policy if len(policy) > 1 or policy == [OWN] else [OWN, *policy]
     found = run(opened, [(name, named(name, opened.meta)) for name in names], approximate)
     if output:
         write_parquet(output, found)
