@@ -81,7 +81,7 @@ def record(
     check_output(path)
     seconds = duration or 10.0
     made = plan(kernel_types(vmlinux), tier, loader)
-    _err.print(f"loader {made.loader}: {made.why}")
+    _err.print(f"loader {made.loader}: {made.why}", soft_wrap=True)
     with (
         workload(load, seconds) if load else nullcontext() as ready,
         Probes(made) as probes,
