@@ -28,7 +28,7 @@ TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=f"A {SUFFIX
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text (docs/json.md).")]
 
 _out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-_err = Console(stderr=True, highlight=False)
+_err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
 
 
 @app.command()
@@ -81,7 +81,6 @@ def record(
     check_output(path)
     seconds = duration or 10.0
     made = plan(kernel_types(vmlinux), tier, loader)
-    _err.print(f"loader {made.loader}: {made.why}")
     with (
         workload(load, seconds) if load else nullcontext() as ready,
         Probes(made) as probes,

@@ -62,7 +62,7 @@ class Object(libbpf.Object):
     """The probes as BCC compiles them, behind the interface of libbpf.Object."""
 
     def __init__(self, path: Path, types: Types, words: int) -> None:
-        super().__init__(path)
+        super().__init__(path, btf=path)  # nothing is relocated, but libbpf insists on some BTF
         self._bcc = module()
         self._types = types
         self._words = words

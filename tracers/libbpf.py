@@ -47,6 +47,23 @@ class TestRunOpts(ctypes.Structure):
     ]
 
 
+class OpenOpts(ctypes.Structure):
+    """struct bpf_object_open_opts, as libbpf 1.0 has it."""
+
+    _fields_ = [
+        ("sz", c_size_t),
+        ("object_name", c_char_p),
+        ("relaxed_maps", c_bool),
+        ("pin_root_path", c_char_p),
+        ("pad", c_uint32),
+        ("kconfig", c_char_p),
+        ("btf_custom_path", c_char_p),
+        ("kernel_log_buf", c_void_p),
+        ("kernel_log_size", c_size_t),
+        ("kernel_log_level", c_uint32),
+    ]
+
+
 class ProgInfo(ctypes.Structure):
     """struct bpf_prog_info up to recursion_misses (5.12); older kernels leave the tail zero."""
 
@@ -149,10 +166,12 @@ def fail(what: str, code: int) -> KernelError | PrivilegeError:
 class Object:
     """One BPF object file, opened; programs may be switched off before load()."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, btf: Path | None = None) -> None:
+        """btf: whose types to relocate against instead of the kernel's, which must otherwise exist."""
         messages.clear()
         self.path = path
-        self._object = lib().bpf_object__open_file(os.fsencode(path), None)
+        opts = OpenOpts(sz=ctypes.sizeof(OpenOpts), btf_custom_path=os.fsencode(btf) if btf else None)
+        self._object = lib().bpf_object__open_file(os.fsencode(path), ctypes.byref(opts))
         if not self._object:
             raise fail(f"open {path.name}", ctypes.get_errno())
         self._links: list[int] = []

@@ -2,10 +2,12 @@
 """Records one workload with both loaders attached at once and compares what they say: python bcc_pairs.py [COMMAND…].
 
 Prints one JSON object: tier, records of each loader while both were attached, how many have no partner, and by field
-how many pairs differ. Times (ts, ts_exit, jiffies, jiffies_exit) and seq differ by nature and are left out.
+how many pairs differ, and of each program how often it ran and for how many ns on average, by the kernel's own
+statistics. Times (ts, ts_exit, jiffies, jiffies_exit) and seq differ by nature and are left out.
 """
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -13,7 +15,7 @@ from contextlib import ExitStack
 
 import numpy as np
 import pandas as pd
-from wakescope.tracers import probes
+from wakescope.tracers import libbpf, probes
 from wakescope.tracers.domains import cpu_list
 from wakescope.tracers.host import read
 from wakescope.tracers.offsets import kernel_types
@@ -41,6 +43,7 @@ def record(command, tier):
     types = kernel_types()
     online = cpu_list(read("/sys/devices/system/cpu/online"))
     with ExitStack() as stack:
+        stack.callback(os.close, libbpf.lib().bpf_enable_stats(libbpf.STATS_RUN_TIME))
         both = [stack.enter_context(probes.Probes(probes.plan(types, tier, loader))) for loader in probes.LOADERS]
         spools = [{}, {}]
         for loaded in both:
@@ -62,11 +65,17 @@ def record(command, tier):
             name: [table(loaded, spool, kind, name) for loaded, spool in zip(both, spools, strict=True)]
             for kind, name in (("wakeup", "wakeups"), ("switch", "switches"))
         }
-        cost = [
-            {p: (i.run_time_ns, i.run_cnt) for p in loaded.plan.programs if (i := loaded.object.info(p)).run_cnt}
+        cost = {
+            loaded.plan.loader: {
+                p: [i.run_cnt, round(i.run_time_ns / i.run_cnt)] for p, i in infos(loaded) if i.run_cnt
+            }
             for loaded in both
-        ]
+        }
         return both[0].plan.tier, made, (begin, end), cost
+
+
+def infos(loaded):
+    return [(program, loaded.object.info(program)) for program in loaded.plan.programs]
 
 
 def compare(pair, span, by):
