@@ -300,7 +300,7 @@ class _Judge:
         self.placed = np.flatnonzero(wakeups["outcome"] == Outcome.PLACED)
         rows = wakeups[self.placed]
         self.rows = rows
-        self.by_task = (rows["context"] == Context.TASK) & (rows["waker_pid"] > 0)
+        self.by_task = np.isin(rows["context"], (Context.TASK, Context.UNKNOWN)) & (rows["waker_pid"] > 0)
         self.usable = rows["idle"] | rows["sched_idle"]
         self.free = rows["idle"] & rows["allowed"]
         self.llc = llc_words(topology)
