@@ -28,7 +28,7 @@ TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=f"A {SUFFIX
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text (docs/json.md).")]
 
 _out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-_err = Console(stderr=True, highlight=False)
+_err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
 
 
 @app.command()
@@ -81,7 +81,6 @@ def record(
     check_output(path)
     seconds = duration or 10.0
     made = plan(kernel_types(vmlinux), tier, loader)
-    _err.print(f"loader {made.loader}: {made.why}", soft_wrap=True)
     with (
         workload(load, seconds) if load else nullcontext() as ready,
         Probes(made) as probes,
@@ -241,7 +240,7 @@ def contrast(
     from .show_contrast import show_contrast, write_parquet
 
     opened = Trace.open(trace)
-    names = policy if len(policy) > 1 else [OWN, *policy]
+    names = policy if len(policy) > 1 or policy == [OWN] else [OWN, *policy]
     found = run(opened, [(name, named(name, opened.meta)) for name in names], approximate)
     if output:
         write_parquet(output, found)

@@ -10,7 +10,7 @@ grep -q '^ID=debian' /etc/os-release && headers="linux-headers-$(dpkg --print-ar
 
 # what it is for: python, building the probes, loading them, workloads, the test box, an independent counter, and the
 # second loader
-packages="python3-venv clang libbpf-dev libbpf1 dbench rt-tests postgresql qemu-system-x86 busybox-static cpio xz-utils
+packages="python3-venv clang libbpf-dev libbpf1 dbench rt-tests postgresql qemu-system-x86 busybox-static
 zstd linux-perf stress-ng rt-app python3-bpfcc $headers"
 
 missing=""

@@ -143,7 +143,10 @@ def show_recorded(console: Console, trace: Trace) -> None:
     clean = df_clean(trace)
     lost = int(clean["lost"].sum()) if len(clean) else 0
     loss = f"{lost:,} lost" if lost else "nothing lost"
-    console.print(f"recorded {(stop - start) / 1e9:.2f} s in tier {trace.meta['tier']}: {counts or 'nothing'}; {loss}")
+    meta = trace.meta
+    console.print(f"recorded {(stop - start) / 1e9:.2f} s in tier {meta['tier']}: {counts or 'nothing'}; {loss}")
+    if meta.get("loader_why"):
+        console.print(f"loader {shown(meta['loader'].split(',')[0])}: {shown(meta['loader_why'])}")
     show_loss(console, trace)
     for reason in trace.meta.get("not_stock", []):
         console.print(f"[yellow]placement here is not stock:[/yellow] {shown(reason)}")

@@ -14,6 +14,7 @@ from rich.table import Table
 from .analysis.report import shown
 from .errors import OutputError
 from .model.contrast import MARKS, OPEN_LOOP, Comparison, Contrast
+from .model.numa_retry import COUNTS
 from .model.variants import Patch
 
 ROWS = 10  # tasks, pairs and moves shown; JSON has all
@@ -45,13 +46,24 @@ def show_contrast(console: Console, found: Contrast) -> None:
     """What each policy does, then how each differs from the first."""
     console.print(OPEN_LOOP)
     console.print(
-        "stacked: on a busy CPU though an allowed one of its LLC was idle; bounds are Wilson's at 95 % of decided "
-        "decisions"
+        "stacked: on a busy CPU though an allowed one of its LLC was idle; bounds are Wilson's at 95 % of all "
+        "decisions, wide enough for any outcome of those that are undecidable"
     )
     console.print(_policies(found))
+    left = found.not_replayed
+    console.print(
+        f"not replayed: {left['forks']:,} forks and {left['execs']:,} execs (loads of groups are not captured), of "
+        f"which {left['to_another_node']:,} went to another node; {left['delayed']:,} wakeups of tasks still queued "
+        f"and {left['wakelist']:,} queued to the CPU the task was leaving, which kernels before 6.12 and 5.8 placed"
+    )
+    notes: dict[str, list[str]] = {}
     for judged in found.policies:
         for note in judged.notes:
-            console.print(f"[yellow]•[/yellow] {shown(judged.name)}: {shown(note)}")
+            notes.setdefault(note, []).append(judged.name)
+    for note, names in notes.items():
+        console.print(f"[yellow]•[/yellow] {shown(', '.join(names))}: {shown(note)}")
+    if any(judged.numa for judged in found.policies):
+        console.print(_numa(found))
     for comparison in found.comparisons:
         _show_comparison(console, comparison)
 
@@ -71,11 +83,25 @@ def _policies(found: Contrast) -> Table:
     return table
 
 
+def _numa(found: Contrast) -> Table:
+    heads = [name.replace("_", " ") for name in COUNTS]
+    title = "NUMA placement: hint faults, and what numa_migrate_preferred makes of them"
+    table = Table("", *heads, "last attempt", "open", title=title, title_justify="left", box=None)
+    for judged in found.policies:
+        data = judged.numa.to_json() if judged.numa else {}
+        last = "never" if data["last_attempt_ms"] is None else f"{data['last_attempt_ms'] / 1e3:.3f} s"
+        table.add_row(shown(judged.name), *(f"{data[name]:,}" for name in COUNTS), last, f"{data['open']:,}")
+    for column in table.columns[1:]:
+        column.justify = "right"
+    return table
+
+
 def _show_comparison(console: Console, comparison: Comparison) -> None:
     data = comparison.to_json()
     console.print(f"\n[bold]{shown(data['base'])} → {shown(data['policy'])}[/bold]")
-    undecidable = f"; {data['undecidable']:,} more cannot be decided under both" if data["undecidable"] else ""
-    console.print(f"{_share(data['moved'])} of {data['decided']:,} decisions move{undecidable}")
+    decisions = data["decided"] + data["undecidable"]
+    undecidable = f"; {data['undecidable']:,} cannot be decided under both" if data["undecidable"] else ""
+    console.print(f"{_share(data['moved'])} of {decisions:,} decisions move{undecidable}")
     if not data["moved"]["count"]:
         return
     far = ", ".join(f"{n:,} {name}" for name, n in data["distances"].items())
@@ -115,10 +141,12 @@ def _show_rows(console: Console, title: str, rows: pd.DataFrame) -> None:
 
 
 def _share(share: dict[str, Any]) -> str:
-    if share["share"] is None:
+    if share["low"] is None:
         return "-"
-    low, high = 100 * share["low"], 100 * share["high"]
-    return f"{share['count']:,}  {share['share']:.2%} ({low:.2f} – {high:.2f})"
+    bounds = f"({100 * share['low']:.2f} – {100 * share['high']:.2f} %)"
+    if share["unknown"]:
+        return f"{share['count']:,} to {share['count'] + share['unknown']:,} {bounds}"
+    return f"{share['count']:,}  {share['share']:.2%} {bounds}"
 
 
 def write_parquet(path: Path, found: Contrast) -> None:

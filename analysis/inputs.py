@@ -13,6 +13,7 @@ import pandas as pd
 
 from ..errors import TraceError
 from ..trace import RINGS, Trace
+from .match import next_same
 
 Result = TypeVar("Result")
 
@@ -72,17 +73,40 @@ def switches(trace: Trace) -> pd.DataFrame:
 
 @once
 def loss_windows(trace: Trace) -> dict[str, pd.DataFrame]:
-    """Loss windows per ring that the trace has a table of: cpu, start, end (ns), missing (records)."""
-    firsts = {ring: [table for table in tables.values() if trace.has(table)] for ring, tables in RINGS.items()}
-    return {ring: trace.loss(tables[0]) for ring, tables in firsts.items() if tables}
+    """Loss windows per ring that the trace has a table of: cpu, start, end (ns), missing (records).
+
+    Where a ring's CPUs tried as many records as the tables hold, there is no gap to look for.
+    """
+    windows = {}
+    for ring, names in RINGS.items():
+        tables = [table for table in names.values() if trace.has(table)]
+        tried = [r["tried"] for r in trace.meta.get("rings", []) if r["ring"] == ring]
+        if tried and sum(tried) == sum(trace.rows(table) for table in tables):
+            windows[ring] = pd.DataFrame(columns=["cpu", "start", "end", "missing"], dtype=np.int64)
+        elif tables:
+            windows[ring] = trace.loss(tables[0])
+    return windows
 
 
 @once
 def losses(trace: Trace) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
-    """Per ring the loss windows of all CPUs merged: int64 (n, 2), disjoint and sorted."""
+    """Per ring the loss windows of all CPUs merged: int64 (n, 2) (ns), disjoint and sorted."""
     return {
         ring: _merged(windows[["start", "end"]].to_numpy(np.int64)) for ring, windows in loss_windows(trace).items()
     }
+
+
+@once
+def unseen_switches(trace: Trace) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Where a CPU's switches do not join: int64 (n, 2), from one switch to the next (ns). Needs table switches.
+
+    Who is switched in is the next to be switched out there; if another is, a switch was not seen.
+    """
+    rows = switches(trace)
+    following = next_same(rows["cpu"].to_numpy())
+    broken = (following >= 0) & (rows["prev_pid"].to_numpy()[following] != rows["next_pid"].to_numpy())
+    ts = rows["ts"].to_numpy(np.int64)
+    return np.column_stack((ts[broken], ts[following[broken]]))
 
 
 def overlaps_loss(

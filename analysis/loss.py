@@ -6,7 +6,7 @@ from __future__ import annotations
 import pandas as pd
 
 from ..trace import Trace
-from .inputs import loss_windows, losses
+from .inputs import loss_windows, losses, overlaps_loss, unseen_switches
 
 
 def df_loss(trace: Trace) -> pd.DataFrame:
@@ -26,10 +26,17 @@ def df_loss(trace: Trace) -> pd.DataFrame:
 
 
 def df_clean(trace: Trace) -> pd.DataFrame:
-    """Loss per ring. Columns: ring; lost (records); clean: share of the span in which no CPU was in a loss window."""
+    """Loss per ring.
+
+    Columns: ring; lost (records); clean: share of the span in which no CPU was in a loss window; unseen: switches that
+    were not seen though none was lost (a CPU's switches do not join; 0 for the other rings).
+    """
     begin, end = trace.span
     rows = []
     for ring, windows in loss_windows(trace).items():
         blind = sum(stop - start for start, stop in losses(trace)[ring].tolist())
-        rows.append((ring, int(windows["missing"].sum()), 1 - blind / max(1, end - begin)))
-    return pd.DataFrame(rows, columns=["ring", "lost", "clean"])
+        unseen = 0
+        if ring == "switch":
+            unseen = int((~overlaps_loss(losses(trace)[ring], *unseen_switches(trace).T)).sum())
+        rows.append((ring, int(windows["missing"].sum()), 1 - blind / max(1, end - begin), unseen))
+    return pd.DataFrame(rows, columns=["ring", "lost", "clean", "unseen"])

@@ -93,7 +93,10 @@ def sibling_states(trace: Trace) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Sibling of the chosen CPU at each wakeup, uint8 per row of wakeups. Needs tables wakeups and switches."""
     chosen = columns(trace, "wakeups", "chosen_cpu")["chosen_cpu"].to_numpy()
     core = trace.topology.by_cpu("core")
-    siblings = mask_words((core[:, None] == core) & ~np.eye(len(core), dtype=bool) & (core >= 0))[chosen]
+    others = mask_words((core[:, None] == core) & ~np.eye(len(core), dtype=bool) & (core >= 0))
+    if not others.any():
+        return np.where(chosen < 0, Sibling.UNKNOWN, Sibling.NONE).astype(np.uint8)
+    siblings = others[chosen]
     idle, known = idle_words(trace)
     busy = (siblings & known & ~idle).any(axis=1)
     states = np.where(busy, Sibling.BUSY, np.where((siblings & ~known).any(axis=1), Sibling.UNKNOWN, Sibling.IDLE))

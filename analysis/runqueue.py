@@ -3,79 +3,96 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numba
 import numpy as np
 import pandas as pd
 
 from ..trace import Trace
-from .inputs import losses, overlaps_loss, switches
+from .inputs import losses, switches
 from .latency import Wait, df_waits
-from .match import last_before
-from .tasks import codes_at, df_tasks, selected
-from .wakeups import df_wakeups
+from .tasks import births, df_tasks, selected
 
-Times = np.ndarray[Any, np.dtype[np.int64]]
+RUNNING, WAKE_WAIT, PREEMPT_WAIT, SLEEP, CUT = range(5)
 
 
 def df_runqueue(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Time of each selected task by what it did, longest waiting first. Needs tables switches, wakeups and tasks.
 
     Columns: task (label); running_ms, wake_wait_ms (after a wakeup), preempt_wait_ms (switched out runnable),
-    sleep_ms; runs, wake_waits, preemptions, sleeps: intervals in each sum; cut: intervals in none, because a loss
-    window overlaps them or the trace begins or ends in them.
+    sleep_ms; runs, wake_waits, preemptions, sleeps: intervals in each sum; cut: intervals in none, because a switch may
+    be missing in them or the trace begins in them.
     """
     trace.require("switches", "wakeups", "tasks")
-    rows = switches(trace)
-    ts, prev, following = rows["ts"].to_numpy(np.int64), rows["prev_pid"].to_numpy(), rows["next_pid"].to_numpy()
-    began = last_before(following, ts, np.where(prev > 0, prev, -1), ts)  # when who is switched out was switched in
-    left = last_before(prev, ts, np.where(following > 0, following, -1), ts)  # when who is switched in was switched out
-    out, into = codes_at(trace, prev, ts), codes_at(trace, following, ts)
-    runnable = np.append(rows["prev_on_rq"].to_numpy() > 0, False)[left]
-    count = len(df_tasks(trace))
-    running, runs, cut_runs = _sums(trace, out, ts, began, np.ones(len(ts), bool), count)
-    preempted, preemptions, cut_preempted = _sums(trace, into, ts, left, runnable, count)
-    waits = df_waits(trace)
+    rows, waits = switches(trace), df_waits(trace)
     waits = waits[waits["state"] == Wait.RUN]
-    waiter = df_wakeups(trace)["wakee"].to_numpy()[waits["row"]]
-    woken = ts.copy()
-    woken[waits["run"]] -= waits["wait"]
-    woken = np.maximum(woken, np.append(ts, 0)[left])  # a wakeup may come while the sleeper is still switching out
-    sleeping, sleeps, cut_sleeps = _sums(trace, into, woken, left, ~runnable, count, ts)
-    table = pd.DataFrame(
-        {
-            "task": df_tasks(trace)["label"],
-            "running_ms": running,
-            "wake_wait_ms": np.bincount(waiter, waits["wait"], minlength=count) / 1e6,
-            "preempt_wait_ms": preempted,
-            "sleep_ms": sleeping,
-            "runs": runs,
-            "wake_waits": np.bincount(waiter, minlength=count),
-            "preemptions": preemptions,
-            "sleeps": sleeps,
-            "cut": cut_runs + cut_preempted + cut_sleeps,
-        }
-    )[selected(trace, task)]
-    table = table[table[["runs", "wake_waits", "preemptions", "sleeps"]].sum(axis=1) > 0]
+    wait = np.full(len(rows), -1, np.int64)
+    wait[waits["run"]] = waits["wait"]
+    pids = 1 + int(max(rows[column].max() if len(rows) else 0 for column in ("prev_pid", "next_pid")))
+    born = births(trace, pids)
+    time, count = _sums(
+        rows["ts"].to_numpy(np.int64),
+        rows["prev_pid"].to_numpy(),
+        rows["next_pid"].to_numpy(),
+        rows["prev_on_rq"].to_numpy(),
+        wait,
+        born["start"].to_numpy(),
+        born["pid"].to_numpy(),
+        born.index.to_numpy(),
+        losses(trace)["switch"],
+        pids,
+        len(df_tasks(trace)),
+    )
+    table = pd.DataFrame({"task": df_tasks(trace)["label"]})
+    for kind, name in enumerate(("running_ms", "wake_wait_ms", "preempt_wait_ms", "sleep_ms")):
+        table[name] = time[kind] / 1e6
+    for kind, name in enumerate(("runs", "wake_waits", "preemptions", "sleeps", "cut")):
+        table[name] = count[kind]
+    seen = table[["runs", "wake_waits", "preemptions", "sleeps"]].sum(axis=1) > 0
+    table = table[selected(trace, task) & seen.to_numpy()]
     waiting = (table["wake_wait_ms"] + table["preempt_wait_ms"]).sort_values(ascending=False, kind="stable")
     return table.loc[waiting.index].reset_index(drop=True)
 
 
-def _sums(
-    trace: Trace,
-    code: Times,
-    end: Times,
-    begin_row: Times,
-    which: np.ndarray[Any, Any],
-    count: int,
-    ts: Times | None = None,
-) -> tuple[np.ndarray[Any, Any], ...]:
-    """Per task: ms in the intervals from switch begin_row to end, how many, and how many were cut.
-
-    ts: times of the switches, if not end itself.
-    """
-    mine = which & (code >= 0)
-    begin = np.append(end if ts is None else ts, 0)[begin_row]
-    whole = mine & (begin_row >= 0) & ~overlaps_loss(losses(trace)["switch"], begin, end)
-    length = np.bincount(code[whole], (end - begin)[whole], minlength=count) / 1e6
-    return length, np.bincount(code[whole], minlength=count), np.bincount(code[mine & ~whole], minlength=count)
+@numba.njit(cache=True)
+def _sums(ts, prev, following, on_rq, wait, born_ts, born_pid, born_code, windows, pids, tasks):  # type: ignore[no-untyped-def]
+    """ns by kind and task, and intervals by kind and task. wait: of who is switched in, -1 if it was not woken."""
+    time = np.zeros((4, tasks), np.int64)
+    count = np.zeros((5, tasks), np.int64)
+    code = np.full(pids, -1, np.int64)
+    since = np.full(pids, -1, np.int64)  # when each pid was last switched in or out, -1 unknown
+    inside = np.zeros(pids, np.bool_)  # which of the two
+    runnable = np.zeros(pids, np.bool_)  # whether it was switched out runnable
+    born = 0
+    window = -1  # last window that began before now; being disjoint, none before it ends later
+    for i in range(len(ts)):
+        now = ts[i]
+        while born < len(born_ts) and born_ts[born] <= now:
+            code[born_pid[born]] = born_code[born]
+            since[born_pid[born]] = -1
+            born += 1
+        while window + 1 < len(windows) and windows[window + 1, 0] < now:
+            window += 1
+        blind = max(windows[window, 1] if window >= 0 else 0, 0)  # intervals that began before this are cut
+        pid = prev[i]
+        task = code[pid]
+        if pid > 0 and task >= 0:
+            kind = RUNNING if inside[pid] and since[pid] >= blind else CUT
+            count[kind, task] += 1
+            if kind == RUNNING:
+                time[kind, task] += now - since[pid]
+        since[pid], inside[pid], runnable[pid] = now, False, on_rq[i] > 0
+        pid = following[i]
+        task = code[pid]
+        if pid > 0 and task >= 0:
+            kind = CUT
+            if not inside[pid] and since[pid] >= blind:
+                kind = PREEMPT_WAIT if runnable[pid] else SLEEP
+                slept = 0 if runnable[pid] or wait[i] < 0 else wait[i]
+                # a wakeup may come while the sleeper is still switching out
+                time[kind, task] += max(now - since[pid] - slept, 0)
+            count[kind, task] += 1
+            if wait[i] >= 0:
+                count[WAKE_WAIT, task] += 1
+                time[WAKE_WAIT, task] += wait[i]
+        since[pid], inside[pid] = now, True
+    return time, count

@@ -63,12 +63,16 @@ class View:
 def loss_section(view: View) -> Section:
     """Loss per ring and CPU, and the clean share."""
     clean, lost = loss.df_clean(view.trace), loss.df_loss(view.trace)
+    unseen = int(clean["unseen"].sum())
     worst = clean.sort_values("clean").iloc[0] if len(clean) else None
     if worst is not None and worst["lost"]:
         text = f"{clean['lost'].sum():,} records were lost; the {worst['ring']} ring is clean for {worst['clean']:.1%}"
         findings = [Finding(0.6 + 0.4 * (1 - float(worst["clean"])), text)]
     else:
         findings = [Finding(0.01, "Nothing was lost: the whole span is clean")]
+    if unseen:
+        text = f"{unseen:,} switches were not seen though no record was lost: something is hidden from BPF here"
+        findings.append(Finding(0.05 + 0.9 * min(1, 100 * unseen / max(1, view.trace.rows("switches"))), text))
     return Section(
         "loss",
         "Loss",
@@ -82,6 +86,9 @@ def placement_section(view: View) -> Section:
     outcomes = placement.df_outcomes(view.trace, view.task)
     moves = placement.df_moves(view.trace, view.task)
     paths = placement.df_paths(view.trace, view.replay, view.task)
+    waits = (
+        latency.df_latency(view.trace, "path", view.replay, view.task) if view.trace.has("switches") else pd.DataFrame()
+    )
     pairs = placement.df_pairs(view.trace, view.task)
     share = moves.set_index("distance")["moved_share"]
     total = int(moves["moved"].sum())
@@ -99,6 +106,7 @@ def placement_section(view: View) -> Section:
             Table("outcomes", "Wakeups by outcome", outcomes),
             Table("moves", "Decisions by distance", moves),
             Table("paths", "Decisions by path and distance moved", paths),
+            Table("path_latency", "Wakeup to run by path, us", waits),
             Table("pairs", "Who woke whom", pairs),
         ],
         findings,
@@ -181,32 +189,49 @@ def affine_section(view: View) -> Section:
 
 
 def latency_section(view: View) -> Section:
-    """Waits from wakeup to run by distance, sibling and path, and each task's time."""
-    tables = [Table("all", "Wakeup to run, us", latency.df_latency(view.trace, task=view.task))]
-    for by, title in (("moved", "by distance moved"), ("sibling", "by sibling thread"), ("path", "by path")):
-        data = latency.df_latency(view.trace, by, view.replay, view.task)
-        tables.append(Table(f"by_{by}", f"Wakeup to run {title}, us", data))
-    every, moved = tables[0].data.iloc[0], tables[1].data
-    tables.append(Table("runqueue", "Where the time went", runqueue.df_runqueue(view.trace, view.task)))
-    findings = []
-    if every["waits"]:
-        text = f"Wakeup to run: p50 {every['p50']:.1f} us, p99 {every['p99']:.1f} us, longest {every['max']:,.1f} us"
-        findings.append(Finding(0.04, text))
-    if every["censored"] > 0.001 * every["waits"]:
-        share = every["censored"] / every["waits"]
-        findings.append(
-            Finding(0.05 + 0.5 * share, f"{every['censored']:,.0f} woken tasks had not run when the trace ended")
-        )
-    big = moved[moved["waits"] >= 100]
+    """Waits from wakeup to run by distance and sibling."""
+    every = latency.df_latency(view.trace, task=view.task)
+    moved = latency.df_latency(view.trace, "moved", task=view.task)
+    all_waits, findings = every.iloc[0], []
+    if all_waits["waits"]:
+        text = f"Wakeup to run: p50 {all_waits['p50']:.1f} us, p99 {all_waits['p99']:.1f} us, "
+        findings.append(Finding(0.04, text + f"longest {all_waits['max']:,.1f} us"))
+    if all_waits["censored"] > 0.001 * all_waits["waits"]:
+        text = f"{all_waits['censored']:,.0f} woken tasks had not run when the trace ended"
+        findings.append(Finding(0.05 + 0.5 * all_waits["censored"] / all_waits["waits"], text))
+    big = moved[moved["waits"] >= 100].sort_values("p50")
     if len(big) > 1:
-        ordered = big.sort_values("p50")
-        low, high = ordered.iloc[0], ordered.iloc[-1]
+        low, high = big.iloc[0], big.iloc[-1]
         text = (
             f"Median wakeup to run is {high['p50']:.1f} us at distance {high['moved']}, "
             f"{low['p50']:.1f} us at {low['moved']}"
         )
         findings.append(Finding(float(np.clip(0.1 * np.log2(high["p50"] / max(low["p50"], 0.1)), 0, 0.8)), text))
-    return Section("latency", "Wakeup latency", tables, findings)
+    return Section(
+        "latency",
+        "Wakeup latency",
+        [
+            Table("all", "Wakeup to run, us", every),
+            Table("by_moved", "Wakeup to run by distance moved, us", moved),
+            Table(
+                "by_sibling",
+                "Wakeup to run by sibling thread, us",
+                latency.df_latency(view.trace, "sibling", task=view.task),
+            ),
+        ],
+        findings,
+    )
+
+
+def runqueue_section(view: View) -> Section:
+    """Each task's time."""
+    times = runqueue.df_runqueue(view.trace, view.task)
+    findings = []
+    if len(times):
+        preempted, running = times["preempt_wait_ms"].sum(), times["running_ms"].sum()
+        text = f"Tasks ran {running:,.1f} ms and waited {preempted:,.1f} ms after preemptions"
+        findings.append(Finding(0.02 + 0.1 * float(min(1, preempted / max(running, 1))), text))
+    return Section("runqueue", "Run queue", [Table("tasks", "Where the time went", times)], findings)
 
 
 def numa_section(view: View) -> Section:
@@ -269,6 +294,7 @@ SECTIONS: dict[str, Callable[[View], Section]] = {
     "flips": flips_section,
     "affine": affine_section,
     "latency": latency_section,
+    "runqueue": runqueue_section,
     "numa": numa_section,
     "balance": balance_section,
     "loss": loss_section,

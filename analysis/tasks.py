@@ -77,13 +77,18 @@ def wakee_codes(trace: Trace) -> Rows:
     return _identities(trace)[1]["wakee"]
 
 
-def codes_at(trace: Trace, pid: Ints, ts: Ints) -> Rows:
-    """Task code of whoever held each pid at each moment (ns, ascending); -1 if unknown or pid 0.
+def births(trace: Trace, pids: int) -> pd.DataFrame:
+    """Tasks with pids from 1 to below pids in the order of their start: start (ns) and pid, indexed by code.
 
-    A task's start is the CLOCK_MONOTONIC time of its fork, so the holder is the latest start not after ts.
+    A task's start is the CLOCK_MONOTONIC time of its fork, so a pid's holder is the latest born.
     """
     tasks = df_tasks(trace)
-    born = tasks[tasks["pid"] > 0].sort_values("start")
+    return tasks.loc[tasks["pid"].between(1, pids - 1), ["start", "pid"]].sort_values("start", kind="stable")
+
+
+def codes_at(trace: Trace, pid: Ints, ts: Ints) -> Rows:
+    """Task code of whoever held each pid at each moment (ns, ascending); -1 if unknown or pid 0."""
+    born = births(trace, 1 + int(pid.max(initial=0)))
     found = last_before(born["pid"].to_numpy(), born["start"].to_numpy(), np.where(pid > 0, pid, -1), ts)
     return np.append(born.index.to_numpy(), -1)[found]
 

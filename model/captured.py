@@ -68,6 +68,8 @@ def captured(policy: Policy, own: Policy, approximate: bool = False) -> Captured
     if policy.sis_util and not own.sis_util:
         forget |= {f"{side}_nr_idle_scan{when}": -1 for side in ("this", "prev") for when in ("", "_exit")}
         notes.append("the traced kernel has no nr_idle_scan: any limit of the scan is allowed for")
+    if policy.idlest_local != own.idlest_local:
+        notes.append("it places forks and execs otherwise than the traced kernel: not replayed")
     edit = {"wake_flags": own.wake_flags}
     if own.delay_dequeue and not policy.delay_dequeue:
         edit["sync_runnable"] = 1  # without delayed dequeue its runqueue would not hold these sleepers

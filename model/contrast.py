@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..analysis.distance import NAMES, distance
+from ..analysis.distance import NAMES, Distance, distance
 from ..analysis.occupancy import llc_words
 from ..analysis.tasks import df_tasks
 from ..analysis.wakeups import df_wakeups
@@ -20,11 +20,13 @@ from ..topology import Topology
 from ..trace import Trace
 from .captured import captured
 from .kernels import policy_for
+from .numa_retry import NumaHistory, Retries
 from .policy import Policy
 from .replay import Certainty, replay
 from .topo import Array
 from .validate import wilson
 from .variants_flips import derive_flips
+from .wakeup import Doubt
 
 OPEN_LOOP = (
     "Replay is open-loop: each decision starts from what the kernel saw, so a decision that moves changes nothing for "
@@ -40,19 +42,24 @@ class Judged:
     """What one policy does with every decision of the trace, and what that means there.
 
     decisions, one row per decision in the order of Contrast.decisions: cpu (-1 undecidable), decided (bool), path,
-    affine, certainty (codes of Path, Affine, Certainty), and of decided ones the MARKS (bool): wide: wake_wide said
-    yes; on_waker: the waker's own CPU, in task context; stacked: a busy CPU though an allowed one of its LLC was idle;
-    cross_node: another node than prev's.
+    affine, certainty (codes of Path, Affine, Certainty), wide_known (bool), and the MARKS (bool): wide: wake_wide said
+    yes; and of decided ones on_waker: the waker's own CPU, in task context; stacked: a busy CPU though an allowed one
+    of its LLC was idle; cross_node: another node than prev's.
     """
 
     name: str
     decisions: pd.DataFrame
     notes: list[str] = field(default_factory=list)  # what of the policy the trace cannot tell, and what was done then
+    numa: Retries | None = None  # NUMA placement over time, if the trace has NUMA hint faults
 
     def shares(self) -> dict[str, dict[str, Any]]:
-        """Each mark: count, share of decided decisions and its 95 % Wilson bounds."""
-        decided = int(self.decisions["decided"].sum())
-        return {mark: proportion(int(self.decisions[mark].sum()), decided) for mark in MARKS}
+        """proportion() of all decisions that bear each mark."""
+        undecided = ~self.decisions["decided"]
+        found = {}
+        for mark in MARKS:
+            unknown = undecided if mark != "wide" else ~self.decisions["wide_known"]
+            found[mark] = proportion(int(self.decisions[mark].sum()), int(unknown.sum()), len(undecided))
+        return found
 
 
 @dataclass
@@ -129,7 +136,7 @@ class Comparison:
             "base": self.base.name,
             "decided": int(both.sum()),
             "undecidable": int((~both).sum()),
-            "moved": proportion(int(self.moved.sum()), int(both.sum())),
+            "moved": proportion(int(self.moved.sum()), int((~both).sum()), len(both)),
             "distances": self.distances(),
             "changes": self.changes(),
             "from_to": self.df_from_to().to_dict("records"),
@@ -143,10 +150,13 @@ class Contrast:
     """Policies on the decisions of one trace; the first is the base of every comparison.
 
     decisions: row (of wakeups), ts (ns), cpu (the waker's), prev_cpu, kernel_cpu, waker and wakee (labels).
+    not_replayed: forks and execs, whose groups' loads are not captured, and how many of them the kernel placed on
+    another node; delayed and wakelist: wakeups that kernels before 6.12 and 5.8 would have placed.
     """
 
     topology: Topology
     decisions: pd.DataFrame
+    not_replayed: dict[str, int]
     kernel: Judged
     policies: list[Judged]
 
@@ -156,18 +166,20 @@ class Contrast:
         return [Comparison(self.policies[0], other, self) for other in self.policies[1:]]
 
     def to_json(self) -> dict[str, Any]:
-        """statement, decisions, policies {name: {decided, undecidable, notes, wide, …}}, comparisons; "kernel" among
-        the policies is what the kernel did.
+        """statement, decisions, not_replayed, comparisons, and policies {name: {decided, undecidable, notes, wide, …,
+        numa}} with "kernel" for what the kernel did.
         """
         policies = {}
         for judged in [self.kernel, *self.policies]:
             decided = int(judged.decisions["decided"].sum())
             undecidable = len(self.decisions) - decided
             counts = {"decided": decided, "undecidable": undecidable, "notes": judged.notes}
-            policies[judged.name] = {**counts, **judged.shares()}
+            numa = judged.numa.to_json() if judged.numa else None
+            policies[judged.name] = {**counts, **judged.shares(), "numa": numa}
         return {
             "statement": OPEN_LOOP,
             "decisions": len(self.decisions),
+            "not_replayed": self.not_replayed,
             "policies": policies,
             "comparisons": [c.to_json() for c in self.comparisons],
         }
@@ -181,10 +193,15 @@ class Contrast:
         return pd.concat(parts, ignore_index=True)
 
 
-def proportion(hits: int, of: int) -> dict[str, Any]:
-    """count, share of `of` (None of 0) and its 95 % Wilson bounds low and high."""
-    low, high = wilson(hits, of)
-    return {"count": hits, "share": hits / of if of else None, "low": low, "high": high}
+def proportion(hits: int, unknown: int, of: int) -> dict[str, Any]:
+    """count, unknown, share of `of`, low and high (None of 0).
+
+    share is None if some are unknown. low and high are 95 % Wilson bounds: the lower one if no unknown is a hit, the
+    upper one if all are.
+    """
+    share = hits / of if of and not unknown else None
+    low, high = wilson(hits, of)[0], wilson(hits + unknown, of)[1]
+    return {"count": hits, "unknown": unknown, "share": share, "low": low, "high": high}
 
 
 def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: bool = False) -> Contrast:
@@ -214,9 +231,13 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
     if not len(row):
         raise TraceError(f"{trace.path} holds no placed wakeups: record for longer, or under load")
     judged = {name: Judged(name, pd.concat(frames, ignore_index=True)) for name, frames in parts.items()}
+    faults = NumaHistory(trace, hz) if trace.has("numa") else None
     for name, reader in readers.items():
         judged[name].notes = reader.notes
-    return Contrast(trace.topology, _decisions(trace, row), judged.pop(KERNEL), list(judged.values()))
+        if faults:
+            judged[name].numa = faults.replay(reader.captured.policy, np.concatenate(reader.results))
+    kernel = judged.pop(KERNEL)
+    return Contrast(trace.topology, _decisions(trace, row), _not_replayed(trace), kernel, list(judged.values()))
 
 
 class _Reader:
@@ -226,6 +247,7 @@ class _Reader:
         self.topology, self.hz = trace.topology, hz
         self.captured = captured(policy, own, approximate)
         self.notes = list(self.captured.notes)
+        self.results: list[Array] = []
         self.flips = None
         if (policy.flips, policy.record_all) != (own.flips, own.record_all):
             self.flips = derive_flips(trace, policy, hz)
@@ -237,7 +259,8 @@ class _Reader:
     def replay(self, wakeups: Array, first: int) -> Array:
         """RESULT rows for a piece whose first row is number first."""
         rows = self.flips.into(wakeups, first) if self.flips else wakeups
-        return replay(self.captured.rows(rows), self.topology, self.captured.policy, self.hz)
+        self.results.append(replay(self.captured.rows(rows), self.topology, self.captured.policy, self.hz))
+        return self.results[-1]
 
 
 def _decisions(trace: Trace, row: Array) -> pd.DataFrame:
@@ -254,6 +277,18 @@ def _decisions(trace: Trace, row: Array) -> pd.DataFrame:
             "wakee": labels[wakeups["wakee"]],
         }
     )
+
+
+def _not_replayed(trace: Trace) -> dict[str, int]:
+    wakeups = df_wakeups(trace)
+    new = wakeups["outcome"].isin([int(Outcome.FORK), int(Outcome.EXEC)])
+    return {
+        "forks": int((wakeups["outcome"] == int(Outcome.FORK)).sum()),
+        "execs": int((wakeups["outcome"] == int(Outcome.EXEC)).sum()),
+        "to_another_node": int((new & (wakeups["reach"] == int(Distance.CROSS))).sum()),
+        "delayed": int((wakeups["outcome"] == int(Outcome.DELAYED)).sum()),
+        "wakelist": int((wakeups["outcome"] == int(Outcome.WAKELIST)).sum()),
+    }
 
 
 class _Judge:
@@ -275,23 +310,26 @@ class _Judge:
         """What the kernel did; its verdicts in between are not known."""
         cpu = self.rows["chosen_cpu"]
         code = np.full(len(cpu), -1, np.int8)
-        marks = self._marks(cpu, cpu >= 0, np.zeros(len(cpu), bool))
-        return pd.DataFrame({"cpu": cpu, "decided": cpu >= 0, "path": code, "affine": code, "certainty": code, **marks})
+        codes = dict.fromkeys(("path", "affine", "certainty"), code)
+        wide = dict.fromkeys(("wide", "wide_known"), np.zeros(len(cpu), bool))
+        return pd.DataFrame({"cpu": cpu, "decided": cpu >= 0, **codes, **wide, **self._marks(cpu, cpu >= 0)})
 
     def policy(self, results: Array) -> pd.DataFrame:
         """What a policy does, by its RESULT rows."""
         found = results[self.placed]
         decided = found["certainty"] != Certainty.UNDECIDABLE
         codes = {name: found[name].astype(np.int8) for name in ("path", "affine", "certainty")}
-        marks = self._marks(found["cpu"], decided, found["wide"] == 1)
-        return pd.DataFrame({"cpu": found["cpu"], "decided": decided, **codes, **marks})
+        known = found["doubt"] & Doubt.WIDE.value == 0
+        wide = {"wide": known & (found["wide"] == 1), "wide_known": known}
+        return pd.DataFrame(
+            {"cpu": found["cpu"], "decided": decided, **codes, **wide, **self._marks(found["cpu"], decided)}
+        )
 
-    def _marks(self, cpu: Array, decided: Array, wide: Array) -> dict[str, Array]:
+    def _marks(self, cpu: Array, decided: Array) -> dict[str, Array]:
         at = np.arange(len(cpu))
         busy = (self.usable[at, cpu // 64] >> (cpu % 64).astype(np.uint64) & np.uint64(1)) == 0
         other = (self.free & self.llc[cpu]).any(axis=1) & (self.rows["has_masks"] > 0)
         return {
-            "wide": wide & decided,
             "on_waker": (cpu == self.rows["cpu"]) & self.by_task & decided,
             "stacked": busy & other & decided,
             "cross_node": (self.node[cpu] != self.node[self.rows["prev_cpu"]]) & decided,

@@ -97,7 +97,7 @@ def wake_wide(policy: Policy, w: Wakeup, master: int, slave: int) -> bool:
         return either(w, Doubt.WIDE)
     factor = w.factor
     if policy.wide == Wide.ASYMMETRIC:
-        return slave > factor and master > factor * slave
+        return bool(slave > factor and master > factor * slave)
     if master < slave:
         master, slave = slave, master
     few = slave < factor

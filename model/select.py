@@ -32,7 +32,7 @@ def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) ->
     if w.current_cpu and allowed:  # ab83f455f04d, v6.6
         return Decision(w.cpu, Path.CURRENT_CPU, -1, Affine.NONE, w.cpu)
     wide = wake_wide(policy, w, flips, wakee_flips)
-    want_affine = allowed and (policy.wide_in_affine or not wide)
+    want_affine = allowed and (policy.wide_in_affine != 0 or not wide)
     target, rule, slow = walk_domains(policy, machine, w, want_affine, wide)
     if not want_affine:
         rule = Affine.WIDE if wide else Affine.DISALLOWED
@@ -67,7 +67,7 @@ def walk_domains(
     for level in range(chain.domains):
         flags = chain.sd_flags[level]
         if want_affine and flags & SD_WAKE_AFFINE and cpumask_test_cpu(w.prev_cpu, chain.sd_span[level]):
-            slow = slow and policy.wide_in_affine
+            slow = slow and policy.wide_in_affine != 0
             if w.cpu == w.prev_cpu:
                 return w.prev_cpu, Affine.SAME, slow
             if policy.wide_in_affine and wide:

@@ -62,6 +62,7 @@ class Validation:
     doubts: dict[str, int]
     impossible: int
     not_placed: dict[str, int]
+    ends: int
     flips: FlipCheck
     disagreements: list[dict[str, Any]]
 
@@ -83,7 +84,8 @@ class Validation:
         95 %. order: the same of exact decisions of tier deep, agree being those in which the kernel made the calls
         that the model makes, in the same order; out_of_order: rows of the first 20 others. doubts: fact missed ->
         undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement, or whose
-        placement is not modelled. flips: {matched, unchanged, unexplained, lost}. disagreements: at most 20, {wakeup:
+        placement is not modelled; ends: wakeups left out of all counts because some probe was not attached yet or not
+        any more. flips: {matched, unchanged, unexplained, lost}. disagreements: at most 20, {wakeup:
         row, model: {…}, kernel_cpu, inputs: {column: value}}, the certain and the farthest first.
         """
         certainty = {name: share.decisions for name, share in self.certainty.items()}
@@ -107,6 +109,7 @@ class Validation:
             "out_of_order": self.out_of_order,
             "doubts": self.doubts,
             "not_placed": self.not_placed,
+            "ends": self.ends,
             "flips": {name: getattr(self.flips, name) for name in ("matched", "unchanged", "unexplained", "lost")},
             "disagreements": self.disagreements,
         }
@@ -138,13 +141,15 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     columns = ["ts", "cpu", "prev_pid", "next_pid"]
     switches = trace.array("switches", columns) if trace.has("switches") else None
     calls = Calls(trace) if trace.meta.get("tier") == "deep" else None
-    for wakeups, first in _chunks(trace):
+    for wakeups, numbers in _chunks(trace):
         if switches is not None:
             mark_flickers(wakeups, switches)
         results = replay(wakeups, trace.topology, kernel.policy, hz or 250)
-        tally.add(wakeups, results, first)
+        tally.add(wakeups, results, numbers)
         if calls is not None:
-            tally.add_order(same_calls(wakeups, results, calls, trace.topology, kernel.policy, hz or 250), first)
+            tally.add_order(same_calls(wakeups, results, calls, trace.topology, kernel.policy, hz or 250), numbers)
+    flips = trace.array("wakeups", [*COLUMNS, "ts_exit"])
+    inside = _inside(trace, flips)
     windows = trace.loss("wakeups")[["start", "end"]].itertuples(index=False, name=None)
     return Validation(
         kernel=kernel,
@@ -158,15 +163,25 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
         doubts=tally.doubts,
         impossible=tally.impossible,
         not_placed=tally.not_placed,
-        flips=check_flips(trace.array("wakeups", list(COLUMNS)), hz or 250, windows),
+        ends=int(np.count_nonzero(~inside)),
+        flips=check_flips(flips[inside], hz or 250, windows),
         disagreements=[entry for _, entry in tally.worst],
     )
 
 
-def _chunks(trace: Trace) -> Iterator[tuple[Array, int]]:
+def _inside(trace: Trace, wakeups: Array) -> Array:
+    """Which wakeups began and ended while every probe was attached."""
+    begin, end = trace.meta.get("attached_ts", 0), trace.meta.get("detach_ts", 2**63)
+    inside: Array = (wakeups["ts"] >= begin) & (wakeups["ts_exit"] <= end)
+    return inside
+
+
+def _chunks(trace: Trace) -> Iterator[tuple[Array, Array]]:
+    """Wakeups inside, a piece at a time, and their row numbers."""
     first = 0
     for wakeups in trace.chunks("wakeups"):
-        yield wakeups, first
+        rows = np.flatnonzero(_inside(trace, wakeups))
+        yield wakeups[rows], first + rows
         first += len(wakeups)
 
 
@@ -191,8 +206,8 @@ class _Tally:
         self.not_placed: dict[str, int] = {}
         self.worst: list[tuple[tuple[int, int], dict[str, Any]]] = []
 
-    def add(self, wakeups: Array, results: Array, first: int) -> None:
-        """Add replayed wakeups; first is the number of the first one within the trace."""
+    def add(self, wakeups: Array, results: Array, numbers: Array) -> None:
+        """Add replayed wakeups, with their row numbers."""
         self._count_not_placed(wakeups["outcome"])
         placed = np.flatnonzero(results["certainty"] != Certainty.NOT_PLACED)
         wakeups, results = wakeups[placed], results[placed]
@@ -209,13 +224,13 @@ class _Tally:
             if missed:
                 self.doubts[doubt.name or ""] = self.doubts.get(doubt.name or "", 0) + missed
         self.impossible += int(np.count_nonzero(results["possible"] == 0))
-        self._keep_worst(wakeups, results, np.flatnonzero(results["possible"] == 0), first + placed)
+        self._keep_worst(wakeups, results, np.flatnonzero(results["possible"] == 0), numbers[placed])
 
-    def add_order(self, verdicts: Array, first: int) -> None:
+    def add_order(self, verdicts: Array, numbers: Array) -> None:
         """Add what same_calls says of replayed wakeups."""
         self.order.decisions += int(np.count_nonzero(verdicts >= 0))
         self.order.agree += int(np.count_nonzero(verdicts == 1))
-        self.out_of_order = [*self.out_of_order, *(first + np.flatnonzero(verdicts == 0)).tolist()][:WORST]
+        self.out_of_order = [*self.out_of_order, *numbers[verdicts == 0].tolist()][:WORST]
 
     def _count(self, shares: dict[str, Share], names: list[str], of: Array, agree: Array) -> None:
         decisions = np.bincount(of, minlength=len(names))

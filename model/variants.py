@@ -10,10 +10,26 @@ from typing import Any
 
 from ..errors import UsageError
 from .kernels import kernel, policy_for
-from .old import OLD
 from .policy import AffineBy, Backoff, Compare, Flips, LlcFactor, Policy, SharedCache, Wide
 
-RELEASES = (*OLD, "5.10", "5.15", "6.1", "6.6", "6.12", "6.18", "7.3")  # of which patches say where they apply
+RELEASES = (
+    "4.2",
+    "4.3",
+    "4.12.0",
+    "4.12",
+    "4.13",
+    "4.14-rc",
+    "4.15",
+    "4.16",
+    "4.19",
+    "5.10",
+    "5.15",
+    "6.1",
+    "6.6",
+    "6.12",
+    "6.18",
+    "7.3",
+)  # of which patches say where they apply
 OWN = "own"  # in place of a release: the kernel the trace was recorded on
 
 
@@ -25,8 +41,8 @@ class Patch:
     origin: str  # author, date and subject of the mail
     fate: str  # what became of it
     changes: str  # what it changes, in a sentence
-    needs: dict[str, tuple[int, ...]]  # feature -> the values on which the patch makes sense
-    edit: dict[str, int]
+    needs: Mapping[str, tuple[int, ...]]  # feature -> the values on which the patch makes sense
+    edit: Mapping[str, int]
 
     def refusal(self, policy: Policy) -> str | None:
         """Why the patch makes no sense on a policy; None if it does."""
@@ -106,8 +122,8 @@ _ALL = (
         "want-affine-rework",
         f"Kirill Tkhai, 28 Sep 2015, {THREAD} (second patch)",
         "not merged",
-        "wakeups that are wide, on prev or not allowed here skip the walk of the domains, and none takes the slow path; "
-        "changes no CPU unless a domain has SD_BALANCE_WAKE, which none has by default",
+        "wakeups that are wide, on prev or not allowed here skip the walk of the domains, and none takes the slow "
+        "path; changes no CPU unless a domain has SD_BALANCE_WAKE, which none has by default",
         {"affine_rework": (0,), "wide_in_affine": (0,)},
         {"affine_rework": 1},
     ),
@@ -115,8 +131,8 @@ _ALL = (
         "wake-wide-asymmetric",
         "what 63b0e9edceec (v4.3) replaced",
         "the rule until 4.2",
-        "wake_wide says yes only if the waker flips more than factor times as often as the wakee, and the wakee more than "
-        "factor",
+        "wake_wide says yes only if the waker flips more than factor times as often as the wakee, and the wakee more "
+        "than factor",
         SYMMETRIC,
         {"wide": Wide.ASYMMETRIC},
     ),
@@ -156,8 +172,8 @@ _ALL = (
     ),
     Patch(
         "couple-heavy-wakers",
-        "Mike Galbraith, 4 Oct 2021, and Mel Gorman, 21 Oct 2021, [PATCH 1/2] sched/fair: Couple wakee flips with heavy "
-        "wakers (20211021145603.5313-2-mgorman@techsingularity.net)",
+        "Mike Galbraith, 4 Oct 2021, and Mel Gorman, 21 Oct 2021, [PATCH 1/2] sched/fair: Couple wakee flips with "
+        "heavy wakers (20211021145603.5313-2-mgorman@techsingularity.net)",
         "not merged",
         "the wakee of one with more than 2 * sd_llc_size times its flips earns one too, and wake_wide does without the "
         "wakee's if the waker has sd_llc_size / 2 times sd_llc_size",

@@ -122,8 +122,8 @@ def _derive(
         if row["waker_flips"] == NEVER:
             continue
         waker, wakee = wakers[i], wakees[i]
-        own = (np.int64(row["waker_flips"]), np.int64(row["waker_decay_ts"]), np.int64(row["waker_last_wakee"]))
-        its = (np.int64(row["wakee_flips"]), np.int64(row["wakee_decay_ts"]), np.int64(row["wakee_last_wakee"]))
+        own = (int(row["waker_flips"]), int(row["waker_decay_ts"]), int(row["waker_last_wakee"]))
+        its = (int(row["wakee_flips"]), int(row["wakee_decay_ts"]), int(row["wakee_last_wakee"]))
         _meet(state[waker], kernel[waker], own, counts)
         if row["outcome"] == Outcome.FORK and not state[wakee]["known"]:
             _inherit(state, kernel, waker, wakee)
@@ -135,13 +135,13 @@ def _derive(
             s, p = state[waker], state[wakee]
             mine = (s["flips"], s["decay_ts"], s["last_wakee"])
             after = record_both(
-                flips, sizes[i], _jiffies(row), hz, mine, (p["flips"], p["decay_ts"]), np.int64(row["wakee_tag"])
+                flips, sizes[i], _jiffies(row), hz, mine, (p["flips"], p["decay_ts"]), int(row["wakee_tag"])
             )
             p["flips"], p["decay_ts"] = after[3], after[4]
             s["flips"], s["decay_ts"], s["last_wakee"] = after[0], after[1], after[2]
         if row["waker_flips_exit"] != NEVER:
             kernel[waker]["flips"] = row["waker_flips_exit"]
-            kernel[waker]["decay_ts"] = np.int64(row["waker_decay_ts_exit"])
+            kernel[waker]["decay_ts"] = int(row["waker_decay_ts_exit"])
             kernel[waker]["last_wakee"] = row["waker_last_wakee_exit"]
 
 
@@ -174,5 +174,5 @@ def _inherit(state: Array, kernel: Array, parent: int, child: int) -> None:
 def _jiffies(row: Array) -> int:
     """jiffies as record_wakee read them: where it decayed the flips its stamp says, else as they were at entry."""
     if row["waker_decay_ts_exit"] != row["waker_decay_ts"] and row["waker_flips_exit"] != NEVER:
-        return np.int64(row["waker_decay_ts_exit"])
-    return np.int64(row["jiffies"])
+        return int(row["waker_decay_ts_exit"])
+    return int(row["jiffies"])

@@ -13,6 +13,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,8 +82,12 @@ def inside(campaign: str, prefix: str, folder: Path) -> int:
 
 
 def _record(types: Types, tier: str, path: Path, name: str, count: int, seconds: float) -> None:
-    with LOADS[name](count, seconds) as load, Probes(plan(types, tier)) as probes:
-        status = record(probes, path, load.command, None if load.ends else seconds)
+    """Record in the guest's own memory, then move the trace out: the shared folder is slow."""
+    with tempfile.TemporaryDirectory() as memory:
+        spool = Path(memory) / path.name
+        with LOADS[name](count, seconds) as load, Probes(plan(types, tier)) as probes:
+            status = record(probes, spool, load.command, None if load.ends else seconds)
+        shutil.copytree(spool, path)
     print(f"{path.name}: exit status {status}", flush=True)
 
 

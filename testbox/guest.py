@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,9 +79,12 @@ def settings_script(box: Box) -> str:
 
 
 def guest_environment(interactive: bool) -> dict[str, str]:
-    """What a command finds in its environment: the host's PATH and HOME, since it is the host's file system."""
+    """What a command finds in its environment: the host's PATH and HOME, since it is the host's file system.
+
+    The folder of this Python comes last in PATH, so that wakescope is found in a virtual environment nobody activated.
+    """
     path = os.environ.get("PATH", "").split(":")
-    path += [folder for folder in _SBIN if folder not in path]
+    path += [folder for folder in (*_SBIN, str(Path(sys.executable).parent)) if folder not in path]
     return {
         "PATH": ":".join(filter(None, path)),
         "HOME": os.environ.get("HOME", "/root"),

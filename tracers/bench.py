@@ -87,9 +87,9 @@ def _slow_down(folder: Path) -> Iterator[str]:
         yield f"| pinned perf bench sched pipe under {name}, times its time alone | {_middle(values, '.2f')} |"
     pairs = [(a - 1) / (b - 1) for a, b in zip(*ratios.values(), strict=True)]
     yield f"| slow-down of wakescope record over that of perf sched record | {_middle(pairs, '.2f')} |"
-    ours, perf = folder / "pipe.wake", folder / "perf.data"
-    size = sum(f.stat().st_size for f in ours.rglob("*") if f.is_file())
-    yield f"| bytes on disk of that recording, wakescope over perf | {size / perf.stat().st_size:.3f} |"
+    size = sum(f.stat().st_size for f in (folder / "pipe.wake").rglob("*") if f.is_file())
+    share = size / (folder / "perf.data").stat().st_size
+    yield f"| bytes on disk of that recording, wakescope over perf | {share:.3f} |"
 
 
 def _seconds(command: list[str]) -> float:

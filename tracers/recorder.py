@@ -158,6 +158,7 @@ def initial_meta(probes: Probes, command: list[str] | None, sizes: dict[str, int
         **host.describe(),
         "tier": made.tier,
         "loader": f"{made.loader}, {'typed loads' if made.typed else 'probe reads'}",
+        "loader_why": made.why,
         "loader_reason": made.why,
         "types": made.types.origin,
         "probes": made.programs,
@@ -238,6 +239,7 @@ def record(
             meta["recorder_cpu_s"] = time.process_time()
             write_meta(path, meta)
             probes.attach()
+            meta["attached_ts"] = time.monotonic_ns()
             child = start_command(command) if command else None
             timed_out = _run(recording, child, duration, stop, on_progress)
         except CommandError:
@@ -294,15 +296,19 @@ def _run(
 
 
 def _close(recording: Recording, child: subprocess.Popen[bytes] | None) -> None:
-    """Detach, spool what is left, and see the command to its end."""
+    """See the command to its end, detach, and spool what is left.
+
+    In that order: detaching takes a grace period for each probe, in which rings fill that nobody drains.
+    """
     probes, meta = recording.probes, recording.meta
+    if child:
+        end_command(child, recording.drain)
+    meta["detach_ts"] = time.monotonic_ns()
     probes.stop(cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
     meta["stop_ts"] = time.monotonic_ns()
     recording.drain()
     for spool in recording.spools.values():
         spool.close()
-    if child and not recording.full:
-        end_command(child)
     stats = probes.stats()
     kinds = list(RINGS)
     order = {"wakeup": 0, "switch": 1, "event": 2, "consult": 3}
@@ -326,15 +332,18 @@ def _close(recording: Recording, child: subprocess.Popen[bytes] | None) -> None:
     meta["vmstat"]["after"] = host.vmstat()
 
 
-def end_command(child: subprocess.Popen[bytes]) -> None:
-    """Ask a command that still runs to end, then make it."""
+def end_command(child: subprocess.Popen[bytes], meanwhile: Callable[[], object]) -> None:
+    """Ask a command that still runs to end, then make it; meanwhile is called every INTERVAL."""
+    if child.poll() is not None:
+        return
+    child.terminate()
+    deadline = time.monotonic() + GRACE
+    while child.poll() is None and time.monotonic() < deadline:
+        meanwhile()
+        time.sleep(INTERVAL)
     if child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
+        child.kill()
+        child.wait()
 
 
 def _status(child: subprocess.Popen[bytes] | None, timed_out: bool) -> int:

@@ -3,6 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from wakescope.analysis.latency import Wait, df_latency, df_waits
+from wakescope.analysis.loss import df_clean
 from wakescope.errors import TraceError, UsageError
 from wakescope.schema import Outcome
 from wakescope.tests.maketrace import make_trace, switch, task, topology, wake
@@ -17,7 +18,6 @@ def test_a_wait_ends_at_the_first_switch_in(trace):
         tasks=TASKS,
         wakeups=[
             wake(1000, 0, 1, 2, 1, 1),
-            wake(1200, 0, 1, 2, 1, 1),  # a repeat: 2 has not run yet
             wake(2000, 0, 1, 3, 2, 2),
             wake(3000, 0, 1, 2, 1, 1, outcome=Outcome.QUEUED),  # begins none
             wake(9000, 0, 1, 3, 2, 2),  # never runs
@@ -31,10 +31,10 @@ def test_a_wait_ends_at_the_first_switch_in(trace):
         ],
     )
     waits = df_waits(made)
-    assert waits["row"].tolist() == [0, 2, 4]
+    assert waits["row"].tolist() == [0, 1, 3]
     assert waits["wait"].tolist() == [500, 600, 1000]
     assert [Wait(s).name for s in waits["state"]] == ["RUN", "RUN", "CENSORED"]
-    assert waits["run_cpu"].tolist() == [1, 2, -1]
+    assert waits["run"].tolist() == [1, 2, -1]
     latency = df_latency(made).iloc[0]
     assert (latency["waits"], latency["censored"], latency["unclean"]) == (3, 1, 0)
     assert (latency["min"], latency["p50"], latency["max"], latency["exact_below"]) == (0.5, 0.6, 1.0, 1.0)
@@ -49,6 +49,41 @@ def test_loss_of_switches_makes_a_wait_unclean(trace):
     )
     assert [Wait(s).name for s in df_waits(made)["state"]] == ["UNCLEAN", "RUN"]
     assert df_latency(made)[["waits", "unclean"]].iloc[0].tolist() == [1, 1]
+
+
+def test_a_wakeup_in_a_wait_shows_that_a_run_was_not_seen(trace):
+    made = trace(
+        tasks=TASKS,
+        wakeups=[wake(1000, 0, 1, 2, 1, 1), wake(3000, 0, 1, 2, 1, 1)],
+        switches=[switch(900, 1, 0, 1), switch(3500, 1, 1, 2)],
+    )
+    assert [Wait(s).name for s in df_waits(made)["state"]] == ["UNCLEAN", "RUN"]
+    assert df_waits(made)["wait"].tolist()[1] == 500
+
+
+def test_a_task_switched_out_twice_over_ran_unseen(trace):
+    made = trace(
+        tasks=TASKS,
+        wakeups=[wake(1000, 0, 1, 2, 1, 1), wake(5000, 0, 1, 3, 1, 1)],
+        switches=[
+            switch(800, 1, 7, 2),
+            switch(900, 1, 2, 7),
+            switch(1500, 1, 2, 3),  # 7 to 2 was not seen
+            switch(1600, 1, 3, 0),
+            switch(5100, 1, 0, 3),
+        ],
+    )
+    assert [Wait(s).name for s in df_waits(made)["state"]] == ["UNCLEAN", "RUN"]
+    assert df_clean(made).set_index("ring").loc["switch", ["lost", "unseen"]].tolist() == [0, 1]
+
+
+def test_a_wakeup_that_meets_the_sleeper_switching_out(trace):
+    made = trace(
+        tasks=TASKS,
+        wakeups=[wake(1000, 0, 1, 2, 1, 1)],
+        switches=[switch(800, 1, 7, 2), switch(1001, 1, 2, 7), switch(1500, 1, 7, 2)],
+    )
+    assert df_waits(made)[["wait", "state"]].to_numpy().tolist() == [[500, Wait.RUN]]
 
 
 def test_sibling_is_busy_idle_unknown_or_none(trace):

@@ -102,6 +102,16 @@ def test_what_cannot_be_validated(tmp_path):
         validate(unknown)
 
 
+def test_wakeups_at_the_ends_are_left_out(tmp_path):
+    """Some probes are attached before others: what is recorded before the last one or after the first is partial."""
+    table = np.concatenate([decision(idle=[2], chosen=2 if 10 <= i < 20 else 6) for i in range(30)])
+    table["ts"] = np.arange(30) * 10
+    table["ts_exit"], table["seq"] = table["ts"] + 5, np.arange(30)
+    found = validate(make_trace(tmp_path / "a.wake", {"wakeups": table}, BOX, attached_ts=100, detach_ts=196))
+    assert (found.all.decisions, found.all.share, found.ends) == (10, 1.0, 20)
+    assert validate(make_trace(tmp_path / "b.wake", {"wakeups": table}, BOX)).all.decisions == 30
+
+
 def test_unknown_hz_is_said(tmp_path):
     trace = make_trace(tmp_path / "a.wake", {"wakeups": decision(chosen=2)}, BOX, hz=None, sched_features=["WA_IDLE"])
     assert validate(trace).kernel.unseen == ["HZ is unknown: taken as 250"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,7 @@ def test_path_and_home_are_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = guest_environment(interactive=False)
     assert environment["PATH"].startswith("/opt/venv/bin:/usr/bin:")
     assert "/usr/sbin" in environment["PATH"].split(":")
+    assert environment["PATH"].endswith(f":{Path(sys.executable).parent}")
     assert environment["HOME"] == "/home/me"
     assert environment["TERM"] == "dumb"
     assert guest_environment(interactive=True)["TERM"] == "xterm"
