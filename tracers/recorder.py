@@ -159,7 +159,6 @@ def initial_meta(probes: Probes, command: list[str] | None, sizes: dict[str, int
         "tier": made.tier,
         "loader": f"{made.loader}, {'typed loads' if made.typed else 'probe reads'}",
         "loader_why": made.why,
-        "loader_reason": made.why,
         "types": made.types.origin,
         "probes": made.programs,
         "refused": made.refused,

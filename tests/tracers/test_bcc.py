@@ -195,6 +195,6 @@ def test_a_recording_says_which_loader_and_why(tmp_path):
     done = subprocess.run(run, capture_output=True, text=True, check=True, env=ENVIRONMENT)
     assert "loader bcc: asked for" in done.stderr
     meta = json.loads((path / "meta.json").read_text())
-    assert (meta["loader"], meta["loader_reason"]) == ("bcc, probe reads", "asked for")
+    assert (meta["loader"], meta["loader_why"]) == ("bcc, probe reads", "asked for")
     assert meta["rows"]["wakeups"] > 1000
     assert sum(ring["lost"] for ring in meta["rings"]) == 0

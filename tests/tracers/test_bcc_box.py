@@ -86,7 +86,7 @@ def test_both_loaders_say_the_same_of_every_decision(out):
 def test_a_kernel_without_btf_is_recorded_through_kept_types(out):
     trace = Trace.open(out / "hidden.wake")
     assert trace.meta["loader"] == "bcc, probe reads"
-    assert trace.meta["loader_reason"] == "types are from vmlinux, not from BTF"
+    assert trace.meta["loader_why"] == "types are from vmlinux, not from BTF"
     assert trace.meta["tier"] == "decision"
     wakeups = trace.array("wakeups")
     assert (wakeups["outcome"] == 0).sum() > 5_000
