@@ -165,16 +165,16 @@ def report(
 def validate(
     trace: TraceArgument,
     minimum: Annotated[float | None, typer.Option("--min", help="Fail unless this % of exact decisions agree.")] = None,
-    policy: Annotated[str | None, typer.Option(help="Release whose policy to use; the trace's own by default.")] = None,
+    policy: Annotated[str | None, typer.Option(help="RELEASE[+PATCH…] to use; the trace's own by default.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replay a trace through the model of its own kernel and say how often the two agree."""
-    from .model.kernels import kernel
     from .model.validate import validate as run
+    from .model.variants import named
     from .show import show_validation
 
     opened = Trace.open(trace)
-    found = run(opened, kernel(policy) if policy else None)
+    found = run(opened, named(policy, opened.meta) if policy else None)
     if as_json:
         _print_json({"kernel": opened.meta.get("kernel"), "tier": opened.meta.get("tier"), **found.to_json()})
     else:

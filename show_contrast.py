@@ -74,12 +74,12 @@ def _policies(found: Contrast) -> Table:
         column.justify = "right"
     for judged in [found.kernel, *found.policies]:
         decided = int(judged.decisions["decided"].sum())
-        cells = [_share(share) for share in judged.shares().values()]
+        shares = [_share(share) for share in judged.shares().values()]
         if judged is found.kernel:
-            cells[MARKS.index("wide")] = "-"  # not seen from outside
-        table.add_row(shown(judged.name), f"{decided:,}", f"{len(found.decisions) - decided:,}", *cells)
-    for column in table.columns[1:]:
-        column.no_wrap = True
+            shares[MARKS.index("wide")] = ("-", "")  # not seen from outside
+        counts = (f"{decided:,}", f"{len(found.decisions) - decided:,}")
+        table.add_row(shown(judged.name), *counts, *(share for share, _ in shares))
+        table.add_row("", "", "", *(f"[dim]{bounds}[/dim]" for _, bounds in shares))
     return table
 
 
@@ -101,7 +101,8 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
     console.print(f"\n[bold]{shown(data['base'])} → {shown(data['policy'])}[/bold]")
     decisions = data["decided"] + data["undecidable"]
     undecidable = f"; {data['undecidable']:,} cannot be decided under both" if data["undecidable"] else ""
-    console.print(f"{_share(data['moved'])} of {decisions:,} decisions move{undecidable}")
+    share, bounds = _share(data["moved"])
+    console.print(f"{share} ({bounds}) of {decisions:,} decisions move{undecidable}")
     if not data["moved"]["count"]:
         return
     far = ", ".join(f"{n:,} {name}" for name, n in data["distances"].items())
@@ -140,13 +141,14 @@ def _show_rows(console: Console, title: str, rows: pd.DataFrame) -> None:
     console.print(table)
 
 
-def _share(share: dict[str, Any]) -> str:
+def _share(share: dict[str, Any]) -> tuple[str, str]:
+    """A count with its share, or the least and most it may be; and the bounds of the share."""
     if share["low"] is None:
-        return "-"
-    bounds = f"({100 * share['low']:.2f} – {100 * share['high']:.2f} %)"
+        return "-", ""
+    bounds = f"{share['low']:.2%} – {share['high']:.2%}"
     if share["unknown"]:
-        return f"{share['count']:,} to {share['count'] + share['unknown']:,} {bounds}"
-    return f"{share['count']:,}  {share['share']:.2%} {bounds}"
+        return f"{share['count']:,} to {share['count'] + share['unknown']:,}", bounds
+    return f"{share['count']:,}  {share['share']:.2%}", bounds
 
 
 def write_parquet(path: Path, found: Contrast) -> None:

@@ -311,7 +311,7 @@ def _to_arrow(values: Array, arrow_field: pa.Field) -> pa.Array:
         flat = pa.array(np.ascontiguousarray(values).reshape(-1))
         return pa.FixedSizeListArray.from_arrays(flat, arrow_field.type.list_size).cast(arrow_field.type)
     if pa.types.is_string(arrow_field.type):  # a comm may hold any bytes but NUL
-        return pa.array([bytes(v).decode("utf-8", "replace") for v in values], arrow_field.type)
+        return pa.array([bytes(v).split(b"\0")[0].decode("utf-8", "replace") for v in values], arrow_field.type)
     return pa.array(np.ascontiguousarray(values), arrow_field.type)
 
 

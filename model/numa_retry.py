@@ -123,7 +123,9 @@ class NumaHistory:
         events["retry"] = rows["retry"]
         before = self._before(rows)
         attempt = rows["retry"].to_numpy() - events["delay"]
-        events["made"] = (rows["retry"].to_numpy() != before["retry"]) & (attempt <= rows["jiffies"].to_numpy())
+        since = rows.groupby("task")["jiffies"].shift(fill_value=0).to_numpy()
+        within = (since <= attempt) & (attempt <= rows["jiffies"].to_numpy())
+        events["made"] = within & (rows["retry"].to_numpy() != before["retry"])
         events["jiffies"] = np.where(events["made"], attempt, rows["jiffies"])  # its deadline says when it was made
         events["preferred"] = rows["preferred"]
         events["fresh"] = rows["preferred"].to_numpy() != before["preferred"]

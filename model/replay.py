@@ -38,7 +38,6 @@ RESULT = np.dtype(
         ("certainty", "u1"),  # Certainty
         ("doubt", "<u2"),  # Doubt: facts that were missed, also where the CPU does not depend on them
         ("possible", "i1"),  # whether the kernel's CPU is one that some value of the missed facts gives
-        ("consulted", "<u2"),  # calls the policy makes of functions the deep tier sees
     ]
 )
 
@@ -101,7 +100,6 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
     first = select_task_rq_fair(policy, machine, w, hz)
     certain = first.cpu != NO_CPU
     possible = first.cpu == chosen or not certain
-    consulted = w.calls
     moved = raced(w, hz)
     answers = 0
     while w.asked != 0:
@@ -124,7 +122,6 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
     result["wide"] = first.wide
     result["doubt"] = w.asked
     result["possible"] = possible
-    result["consulted"] = consulted
     if not certain:
         result["certainty"] = Certainty.UNDECIDABLE
     elif moved:

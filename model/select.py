@@ -8,10 +8,10 @@ from typing import NamedTuple
 from .affine import Affine, wake_affine
 from .compiled import compiled
 from .flips import flips_after, wake_wide
-from .idle import Path, select_idle_sibling
+from .idle import Path, choose_idle_cpu, select_idle_sibling
 from .policy import Policy
 from .topo import SD_WAKE_AFFINE, Machine, cpumask_test_cpu
-from .wakeup import NO_CPU, UNKNOWN, Doubt, Wakeup, available_idle_cpu, either
+from .wakeup import NO_CPU, UNKNOWN, Doubt, Wakeup, either
 
 
 class Decision(NamedTuple):
@@ -42,7 +42,7 @@ def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) ->
     cpu, path = select_idle_sibling(policy, machine, w, _prev(policy, w), target)
     dispatcher = flips == UNKNOWN or wakee_flips == UNKNOWN or wakee_flips > flips
     goes_on = (policy.prefer_idle and slow) or (policy.wide_idle and wide and dispatcher)
-    if goes_on and cpu != NO_CPU and not available_idle_cpu(w, cpu):
+    if goes_on and cpu != NO_CPU and not choose_idle_cpu(policy, w, cpu):
         return Decision(NO_CPU, Path.SLOW, int(wide), rule, target)
     return Decision(cpu, path, int(wide), rule, target)
 

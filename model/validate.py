@@ -258,7 +258,8 @@ class _Tally:
         counted = wakeups["affine_attempts"] >= 0
         sure = counted & (results["certainty"] == Certainty.EXACT) & (results["doubt"] & _WEIGHING.value == 0)
         wakeups, results = wakeups[sure], results[sure]
-        attempted = results["affine"] >= Affine.THIS_IDLE
+        # Patches that decide at wake_affine's beginning return before it counts.
+        attempted = (results["affine"] >= Affine.THIS_IDLE) & (results["affine"] <= Affine.UNDECIDED)
         if self.policy.affine_count == AffineCount.PICKED:
             counted = attempted & (results["affine"] != Affine.WEIGHT_PREV) & (results["affine"] != Affine.UNDECIDED)
         else:

@@ -40,7 +40,7 @@ class Campaign:
 CAMPAIGNS = {
     "corpus": Campaign(
         ("2s2c2t", "1s8c1t", "uneven"),
-        (("decision", ("tbench:4@2", "hackbench:1@0.6", "pgbench:4@4", "numa:2@4")),),
+        (("decision", ("tbench:4@4", "hackbench:1@3", "pgbench:4@4", "numa:2@4")),),
         600_000,
     ),
     # long enough for 20,000 decisions each at the slowest rate seen under emulation; tier deep holds all of tier
