@@ -29,6 +29,7 @@ FORMAT = 1
 SUFFIX = ".wake"
 ROW_GROUP = 1 << 18  # rows: a group of wakeups is then about 80 MB in memory
 BLOCK = 1 << 12  # rows: of wakeups about 1.5 MB
+CHUNK = 1 << 14  # rows: small enough that the allocator gives the same pages again
 
 # Which ring carries which table; the event ring is told apart by its records' kind.
 RINGS: dict[str, dict[int, str]] = {
@@ -83,11 +84,13 @@ class Trace:
         return _to_array(self._read(table, columns))
 
     def chunks(self, table: str, columns: list[str] | None = None) -> Iterator[Array]:
-        """The same array piece by piece, one Parquet row group at a time."""
+        """The same array in pieces of at most CHUNK rows."""
         self.require(table)
         file = self._file(table)
         for group in range(file.num_row_groups):
-            yield _to_array(file.read_row_group(group, columns=columns))
+            rows = file.read_row_group(group, columns=columns)
+            for start in range(0, rows.num_rows, CHUNK):
+                yield _to_array(rows.slice(start, CHUNK))
 
     def df(self, table: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Rows of a table in time order as a DataFrame; masks are left out (see array)."""
@@ -129,9 +132,16 @@ class Trace:
 
     def _file(self, table: str) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path / f"{table}.parquet")
+            file = pq.ParquetFile(self.path / f"{table}.parquet")
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
+        lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names)
+        if lacking:
+            made = self.meta.get("wakescope", "unknown")
+            raise TraceError(
+                f"{self.path}/{table}.parquet has no column {min(lacking)}: recorded by wakescope {made}, record again"
+            )
+        return file
 
     def _read(self, table: str, columns: list[str] | None) -> pa.Table:
         try:
