@@ -64,7 +64,7 @@ def df_tasks(trace: Trace) -> pd.DataFrame:
     suffix = np.where((again > 0) & ~idle, "#" + (again + 1).astype(str).astype(object), "")
     tasks["label"] = tasks["comm"] + ":" + tasks["pid"].astype(str).astype(object) + suffix
     tasks.loc[idle, "label"] = tasks.loc[idle, "comm"]
-    recorder = trace.meta.get("recorder_pid", -1)
+    recorder = trace.meta.get("recorder_pid", -2)  # -1 is a tgid that is not known
     tasks["recorder"] = (tasks["tgid"] == recorder) | ((tasks["pid"] == recorder) & ~idle)
     tasks.loc[tasks["recorder"], "label"] += " (recorder)"
     return tasks

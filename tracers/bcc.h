@@ -38,7 +38,7 @@ static __always_inline __u64 opaque(__u64 x)
 		if (ABSENT(value))                                                                                     \
 			__builtin_memset(&value, 0xff, sizeof(value));                                                 \
 		else                                                                                                   \
-			bpf_probe_read_kernel(&value, sizeof(value), (void *)AT(p, member));                                   \
+			bpf_probe_read_kernel(&value, sizeof(value), (void *)AT(p, member));                           \
 		value;                                                                                                 \
 	})
 #define BPF_CORE_READ(p, member) GET(p, member)

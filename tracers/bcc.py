@@ -44,7 +44,7 @@ def module() -> Any:
     except (ImportError, OSError) as error:
         raise KernelError(f"BCC cannot be used ({error}): install the package python3-bpfcc (or python3-bcc)") from None
     finally:
-        sys.path.remove(PACKAGES)
+        sys.path.pop()
     return bcc
 
 
@@ -72,6 +72,7 @@ class Object(libbpf.Object):
         self._constants = dict.fromkeys(_CONSTANT.findall(self._text), 0)
         self._own = {name: libbpf.create_map(*shape) for name, shape in MAPS.items()}
         self._attached: list[tuple[str, str, str]] = []
+        self._module: Any = None
 
     def select(self, names: set[str]) -> None:
         """Load only these programs."""
@@ -150,10 +151,11 @@ class Object(libbpf.Object):
     def close(self) -> None:
         """Detach and unload everything."""
         self.detach()
-        if self._object:
+        if self._module:
             self._module.cleanup()
-            while self._own:
-                os.close(self._own.popitem()[1])
+            self._module = None
+        while self._own:
+            os.close(self._own.popitem()[1])
         super().close()
 
 

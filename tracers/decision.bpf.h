@@ -108,10 +108,12 @@ static __always_inline void llc_spans(struct sched_domain *llc, __u32 cpu, __u64
 {
 	__u64 words[WORDS] = {};
 
-	if (llc)
-		bpf_probe_read_kernel(words, sizeof(words), sched_domain_span(llc));
-	else if (cpu < MAX_CPUS)
-		words[cpu / 64] |= 1ULL << (cpu % 64);
+	if (!llc) {
+		/* not in words, since a verifier before 5.12 knows no variable offset into the stack; masked for it, too */
+		span[cpu / 64 & (WORDS - 1)] |= 1ULL << (cpu % 64);
+		return;
+	}
+	bpf_probe_read_kernel(words, sizeof(words), sched_domain_span(llc));
 	for (int i = 0; i < WORDS; i++)
 		span[i] |= words[i];
 }

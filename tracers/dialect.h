@@ -34,12 +34,12 @@
 #define CONSTANT(type, name) const volatile type name = 0
 #define LICENSE(name) char LICENSE[] SEC("license") = name
 
-#define ARRAY(name, map, of, entries) \
-	struct { \
-		__uint(type, map); \
+#define ARRAY(name, map, of, entries)                                                                                  \
+	struct {                                                                                                       \
+		__uint(type, map);                                                                                     \
 		__uint(max_entries, entries);                                                                          \
 		__type(key, __u32);                                                                                    \
-		__type(value, of); \
+		__type(value, of);                                                                                     \
 	} name SEC(".maps")
 #define MAP(name) (&name)
 
@@ -58,7 +58,7 @@
 #define ENTRY_ARG(ctx, n, kept) ARG(ctx, n)
 
 #define RING_ARRAY(name)                                                                                               \
-	struct { \
+	struct {                                                                                                       \
 		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                                              \
 		__uint(max_entries, MAX_CPUS);                                                                         \
 		__type(key, __u32);                                                                                    \
