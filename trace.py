@@ -132,9 +132,16 @@ class Trace:
 
     def _file(self, table: str) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path / f"{table}.parquet")
+            file = pq.ParquetFile(self.path / f"{table}.parquet")
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
+        lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names)
+        if lacking:
+            made = self.meta.get("wakescope", "unknown")
+            raise TraceError(
+                f"{self.path}/{table}.parquet has no column {min(lacking)}: recorded by wakescope {made}, record again"
+            )
+        return file
 
     def _read(self, table: str, columns: list[str] | None) -> pa.Table:
         try:
