@@ -62,6 +62,8 @@ def show_contrast(console: Console, found: Contrast) -> None:
             notes.setdefault(note, []).append(judged.name)
     for note, names in notes.items():
         console.print(f"[yellow]•[/yellow] {shown(', '.join(names))}: {shown(note)}")
+    if any(judged.forks for judged in found.policies):
+        console.print(_forks(found))
     if any(judged.numa for judged in found.policies):
         console.print(_numa(found))
     for comparison in found.comparisons:
@@ -80,6 +82,18 @@ def _policies(found: Contrast) -> Table:
         counts = (f"{decided:,}", f"{len(found.decisions) - decided:,}")
         table.add_row(shown(judged.name), *counts, *(share for share, _ in shares))
         table.add_row("", "", "", *(f"[dim]{bounds}[/dim]" for _, bounds in shares))
+    return table
+
+
+def _forks(found: Contrast) -> Table:
+    table = Table("", "stay on the node", "go to another", "undecided", title="forks and execs", box=None)
+    table.title_justify = "left"
+    for judged in found.policies:
+        if judged.forks:
+            counts = (judged.forks.stays, judged.forks.goes, judged.forks.undecided)
+            table.add_row(shown(judged.name), *(f"{count:,}" for count in counts))
+    for column in table.columns[1:]:
+        column.justify = "right"
     return table
 
 

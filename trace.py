@@ -29,6 +29,7 @@ FORMAT = 1
 SUFFIX = ".wake"
 ROW_GROUP = 1 << 18  # rows: a group of wakeups is then about 80 MB in memory
 BLOCK = 1 << 12  # rows: of wakeups about 1.5 MB
+CHUNK = 1 << 14  # rows: small enough that the allocator gives the same pages again
 
 # Which ring carries which table; the event ring is told apart by its records' kind.
 RINGS: dict[str, dict[int, str]] = {
@@ -83,11 +84,18 @@ class Trace:
         return _to_array(self._read(table, columns))
 
     def chunks(self, table: str, columns: list[str] | None = None) -> Iterator[Array]:
-        """The same array piece by piece, one Parquet row group at a time."""
+        """The same array in pieces of at most CHUNK rows."""
         self.require(table)
         file = self._file(table)
         for group in range(file.num_row_groups):
-            yield _to_array(file.read_row_group(group, columns=columns))
+            rows = file.read_row_group(group, columns=columns)
+            for start in range(0, rows.num_rows, CHUNK):
+                yield _to_array(rows.slice(start, CHUNK))
+
+    def columns(self, table: str, names: list[str]) -> dict[str, Array]:
+        """These columns in time order, each an array of its own: what array gives, without making rows of it."""
+        self.require(table)
+        return _columns(self._read(table, names))
 
     def df(self, table: str, columns: list[str] | None = None) -> pd.DataFrame:
         """Rows of a table in time order as a DataFrame; masks are left out (see array)."""
@@ -129,9 +137,16 @@ class Trace:
 
     def _file(self, table: str) -> pq.ParquetFile:
         try:
-            return pq.ParquetFile(self.path / f"{table}.parquet")
+            file = pq.ParquetFile(self.path / f"{table}.parquet")
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
+        lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names)
+        if lacking:
+            made = self.meta.get("wakescope", "unknown")
+            raise TraceError(
+                f"{self.path}/{table}.parquet has no column {min(lacking)}: recorded by wakescope {made}, record again"
+            )
+        return file
 
     def _read(self, table: str, columns: list[str] | None) -> pa.Table:
         try:
@@ -315,7 +330,8 @@ def _to_arrow(values: Array, arrow_field: pa.Field) -> pa.Array:
     return pa.array(np.ascontiguousarray(values), arrow_field.type)
 
 
-def _to_array(table: pa.Table) -> Array:
+def _columns(table: pa.Table) -> dict[str, Array]:
+    """Each column as an array of its own, masks of shape (rows, words), strings as objects."""
     columns: dict[str, Array] = {}
     for f in table.schema:
         column = table.column(f.name).combine_chunks()
@@ -323,6 +339,11 @@ def _to_array(table: pa.Table) -> Array:
             columns[f.name] = column.flatten().to_numpy().reshape(-1, f.type.list_size)
         else:
             columns[f.name] = column.to_numpy(zero_copy_only=False)
+    return columns
+
+
+def _to_array(table: pa.Table) -> Array:
+    columns = _columns(table)
     dtype = np.dtype([(name, values.dtype, values.shape[1:]) for name, values in columns.items()])
     out = np.empty(table.num_rows, dtype)
     for start in range(0, len(out), BLOCK):  # rows that stay in cache while every column is written into them

@@ -31,6 +31,7 @@ class Check(IntEnum):
     LAST = 4
     LOSS = 5
     UNEXPLAINED = 6
+    EDGE = 7
 
 
 def hz(trace: Trace) -> int:
@@ -63,6 +64,11 @@ def df_flips(trace: Trace) -> pd.DataFrame:
     check = _compare(rows, runs, after, stamp, following, hz(trace))
     inside = overlaps_loss(losses(trace)["wakeup"], rows["ts"].to_numpy(), rows["ts"].to_numpy()[following])
     check[inside & (following >= 0)] = Check.LOSS
+    # While probes are attached and detached one after the other an outcome may be wrong.
+    outside = rows["ts"] < trace.meta.get("attached_ts", 0)
+    if "detach_ts" in trace.meta:
+        outside |= rows["ts_exit"] > trace.meta["detach_ts"]
+    check[outside] = Check.EDGE
     before = rows["waker_flips"].to_numpy(np.int64)
     drift = before[following] - np.where(runs, after, before)
     drift[~np.isin(check, (Check.UNCHANGED, Check.REACHED, Check.UNEXPLAINED))] = 0
@@ -146,7 +152,16 @@ def df_flippers(trace: Trace, task: str | None = None) -> pd.DataFrame:
 @once
 def _state(trace: Trace) -> pd.DataFrame:
     """What record_wakee() reads and writes, at entry."""
-    names = ("outcome", "jiffies", "jiffies_exit", "waker_flips", "waker_decay_ts", "waker_last_wakee", "wakee_tag")
+    names = (
+        "ts_exit",
+        "outcome",
+        "jiffies",
+        "jiffies_exit",
+        "waker_flips",
+        "waker_decay_ts",
+        "waker_last_wakee",
+        "wakee_tag",
+    )
     return columns(trace, "wakeups", *names).assign(waker=df_wakeups(trace)["waker"])
 
 

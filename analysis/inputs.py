@@ -100,11 +100,14 @@ def losses(trace: Trace) -> dict[str, np.ndarray[Any, np.dtype[np.int64]]]:
 def unseen_switches(trace: Trace) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Where a CPU's switches do not join: int64 (n, 2), from one switch to the next (ns). Needs table switches.
 
-    Who is switched in is the next to be switched out there; if another is, a switch was not seen.
+    Who is switched in is the next to be switched out there; if another is, a switch was not seen. CPUs that went
+    offline or came online meanwhile are left out: they begin afresh.
     """
     rows = switches(trace)
     following = next_same(rows["cpu"].to_numpy())
     broken = (following >= 0) & (rows["prev_pid"].to_numpy()[following] != rows["next_pid"].to_numpy())
+    if trace.has("hotplugs"):
+        broken &= ~np.isin(rows["cpu"], columns(trace, "hotplugs", "target_cpu")["target_cpu"])
     ts = rows["ts"].to_numpy(np.int64)
     return np.column_stack((ts[broken], ts[following[broken]]))
 

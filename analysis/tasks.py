@@ -44,8 +44,8 @@ def df_tasks(trace: Trace) -> pd.DataFrame:
     """Tasks seen in the trace, one row each, numbered by code. Needs tables tasks and wakeups.
 
     Columns: pid; start (ns; the CPU for an idle task); tgid and parent_pid (-1 unknown); comm: last name; names: how
-    many names it had; exit_ts: when it exited (ns, 0 if it did not); label: name:pid, with #2, #3 … for the later
-    holders of a pid used again.
+    many names it had; exit_ts: when it exited (ns, 0 if it did not); recorder (bool): a thread of the recorder; label:
+    name:pid, with #2, #3 … for the later holders of a pid used again, and the recorder's marked.
     """
     tasks, codes = _identities(trace)
     tasks = tasks.copy()
@@ -64,6 +64,9 @@ def df_tasks(trace: Trace) -> pd.DataFrame:
     suffix = np.where((again > 0) & ~idle, "#" + (again + 1).astype(str).astype(object), "")
     tasks["label"] = tasks["comm"] + ":" + tasks["pid"].astype(str).astype(object) + suffix
     tasks.loc[idle, "label"] = tasks.loc[idle, "comm"]
+    recorder = trace.meta.get("recorder_pid", -2)  # -1 is a tgid that is not known
+    tasks["recorder"] = (tasks["tgid"] == recorder) | ((tasks["pid"] == recorder) & ~idle)
+    tasks.loc[tasks["recorder"], "label"] += " (recorder)"
     return tasks
 
 

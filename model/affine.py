@@ -93,7 +93,7 @@ def wake_affine_weight(
     prev_eff_load = w.prev_load - w.wakee_h_load
     if policy.wa_bias:
         this_eff_load *= 100
-        prev_eff_load *= 100 + (machine.cpus[w.cpu].sd_pct[level] - 100) // 2
+        prev_eff_load *= 100 + (imbalance_pct(policy, machine, w.cpu, level) - 100) // 2
     this_eff_load *= w.prev_capacity
     prev_eff_load *= w.this_capacity
     if sync or policy.weight_tie:
@@ -101,6 +101,14 @@ def wake_affine_weight(
     if this_eff_load < prev_eff_load:
         return this_cpu, Affine.WEIGHT_THIS
     return NO_CPU, Affine.WEIGHT_PREV
+
+
+@compiled
+def imbalance_pct(policy: Policy, machine: Machine, cpu: int, level: int) -> int:
+    """Of a CPU's domain: as captured, or what the policy's kernel sets for domains beyond the LLC."""
+    chain = machine.cpus[cpu]
+    beyond = not chain.llc or level > chain.llc_level
+    return int(policy.far_pct if policy.far_pct and beyond else chain.sd_pct[level])
 
 
 @compiled
@@ -133,7 +141,7 @@ def effective_load(
         return weigh_unknown(w, this_cpu)
     this_load = w.this_load - w.waker_h_load if sync else w.this_load
     this_eff_load = 100 * w.prev_capacity
-    prev_eff_load = (100 + (machine.cpus[w.cpu].sd_pct[level] - 100) // 2) * w.this_capacity
+    prev_eff_load = (100 + (imbalance_pct(policy, machine, w.cpu, level) - 100) // 2) * w.this_capacity
     if this_load > 0:
         this_eff_load *= this_load + w.wakee_h_load
         prev_eff_load *= w.prev_load

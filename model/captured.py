@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..schema import NEVER64
-from .policy import AffineBy, Load, Policy, PropClock
+from .policy import AffineBy, Idlest, Load, Policy, PropClock
 from .topo import Array
 
 LOADS = ("this_load", "prev_load", "this_load_exit", "prev_load_exit")
@@ -37,8 +37,8 @@ class Captured:
 def captured(policy: Policy, own: Policy, approximate: bool = False) -> Captured:
     """How a trace recorded under policy own is read for another policy.
 
-    approximate: take the load averages a later kernel compares for the runnable loads an earlier one does, and tasks'
-    loads for the weights of effective_load().
+    approximate: take the load averages a later kernel compares for the runnable loads an earlier one does, tasks' loads
+    for the weights of effective_load(), and a forking CPU's load for that of its node if no other CPU is busy.
     """
     forget: dict[str, int] = {}
     notes: list[str] = []
@@ -68,8 +68,12 @@ def captured(policy: Policy, own: Policy, approximate: bool = False) -> Captured
     if policy.sis_util and not own.sis_util:
         forget |= {f"{side}_nr_idle_scan{when}": -1 for side in ("this", "prev") for when in ("", "_exit")}
         notes.append("the traced kernel has no nr_idle_scan: any limit of the scan is allowed for")
-    if policy.idlest_local != own.idlest_local:
-        notes.append("it places forks and execs otherwise than the traced kernel: not replayed")
+    if policy.idlest != own.idlest:
+        what = "it places forks and execs by loads of groups, which are not captured"
+        if approximate and policy.idlest == Idlest.RUNNABLE:
+            notes.append(f"APPROXIMATION: {what}: decided by one CPU's load where all the others are idle")
+        else:
+            notes.append(f"{what}: not replayed")
     edit = {"wake_flags": own.wake_flags}
     if own.delay_dequeue and not policy.delay_dequeue:
         edit["sync_runnable"] = 1  # without delayed dequeue its runqueue would not hold these sleepers

@@ -19,9 +19,10 @@ from ..schema import Context, Outcome
 from ..topology import Topology
 from ..trace import Trace
 from .captured import captured
+from .forks import Forks, forks
 from .kernels import policy_for
 from .numa_retry import NumaHistory, Retries
-from .policy import Policy
+from .policy import Idlest, Policy
 from .replay import Certainty, replay
 from .topo import Array
 from .validate import wilson
@@ -50,6 +51,7 @@ class Judged:
     name: str
     decisions: pd.DataFrame
     notes: list[str] = field(default_factory=list)  # what of the policy the trace cannot tell, and what was done then
+    forks: Forks | None = None  # where they go, if that was to be approximated and the policy's rule is known
     numa: Retries | None = None  # NUMA placement over time, if the trace has NUMA hint faults
 
     def shares(self) -> dict[str, dict[str, Any]]:
@@ -167,7 +169,7 @@ class Contrast:
 
     def to_json(self) -> dict[str, Any]:
         """statement, decisions, not_replayed, comparisons, and policies {name: {decided, undecidable, notes, wide, …,
-        numa}} with "kernel" for what the kernel did.
+        forks, numa}} with "kernel" for what the kernel did.
         """
         policies = {}
         for judged in [self.kernel, *self.policies]:
@@ -175,7 +177,8 @@ class Contrast:
             undecidable = len(self.decisions) - decided
             counts = {"decided": decided, "undecidable": undecidable, "notes": judged.notes}
             numa = judged.numa.to_json() if judged.numa else None
-            policies[judged.name] = {**counts, **judged.shares(), "numa": numa}
+            forks = judged.forks.to_json() if judged.forks else None
+            policies[judged.name] = {**counts, **judged.shares(), "forks": forks, "numa": numa}
         return {
             "statement": OPEN_LOOP,
             "decisions": len(self.decisions),
@@ -234,6 +237,8 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
     faults = NumaHistory(trace, hz) if trace.has("numa") else None
     for name, reader in readers.items():
         judged[name].notes = reader.notes
+        if approximate and reader.captured.policy.idlest == Idlest.RUNNABLE:
+            judged[name].forks = forks(trace, reader.captured.policy)
         if faults:
             judged[name].numa = faults.replay(reader.captured.policy, np.concatenate(reader.results))
     kernel = judged.pop(KERNEL)
@@ -300,7 +305,7 @@ class _Judge:
         self.placed = np.flatnonzero(wakeups["outcome"] == Outcome.PLACED)
         rows = wakeups[self.placed]
         self.rows = rows
-        self.by_task = (rows["context"] == Context.TASK) & (rows["waker_pid"] > 0)
+        self.by_task = np.isin(rows["context"], (Context.TASK, Context.UNKNOWN)) & (rows["waker_pid"] > 0)
         self.usable = rows["idle"] | rows["sched_idle"]
         self.free = rows["idle"] & rows["allowed"]
         self.llc = llc_words(topology)

@@ -13,6 +13,7 @@ from .policy import (
     AffineBy,
     AffineCount,
     IdlePull,
+    Idlest,
     Load,
     Policy,
     PropClock,
@@ -56,10 +57,12 @@ V4_2 = Policy(
     cluster=0,
     numa_placed=1,
     numa_fork_reset=0,
+    idlest=Idlest.LOAD,
     idlest_local=0,
+    far_pct=125,
 )
 V4_3 = V4_2 | {"wide": Wide.SYMMETRIC, "wide_in_affine": 0}  # 63b0e9edceec
-V4_12 = V4_3 | {"record_all": 0, "task_cpu": 0, "scan": Scan.CORE_CPU_SMT}  # v4.12.0; so since v4.9, but for the scan
+V4_12 = V4_3 | {"record_all": 0, "task_cpu": 0, "scan": Scan.CORE_CPU_SMT, "idlest": Idlest.RUNNABLE}  # v4.12.0
 V4_13 = V4_12 | {  # v4.12.10, v4.13.4
     "affine_by": AffineBy.NODES,
     "shared_cache": SharedCache.PULL,

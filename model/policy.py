@@ -97,6 +97,14 @@ class Compare(IntEnum):
     RIGHT = 2  # gives up if the one it finds is later
 
 
+class Idlest(IntEnum):
+    """What find_idlest_group compares when it places a fork or exec."""
+
+    TYPES = 0  # what kind of load each group has (57abff067a08, v5.5)
+    RUNNABLE = 1  # runnable loads, load averages and spare capacities (v4.12)
+    LOAD = 2  # loads
+
+
 class AffineBy(IntEnum):
     """Who decides between the waker's CPU and the wakee's previous one."""
 
@@ -175,7 +183,9 @@ class Policy(NamedTuple):
     numa_compare: int = Compare.NONE
     numa_placed: int = 0  # task_numa_placement migrates to a new preferred node at once (until v4.18)
     numa_fork_reset: int = 1  # a child starts without a deadline (70ce3ea9aa4e, v6.0)
+    idlest: int = Idlest.TYPES
     idlest_local: int = 1  # forks across nodes must overcome the imbalance (2c83362734da, v4.17)
+    far_pct: int = 0  # imbalance_pct of domains that share no cache, if other than captured: 125 until v5.9
 
     def __or__(self, edit: Mapping[str, int]) -> Policy:
         """This policy with some features changed."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import UsageError
 from .kernels import kernel, policy_for
-from .policy import AffineBy, Backoff, Compare, Flips, LlcFactor, Policy, SharedCache, Wide
+from .policy import AffineBy, Backoff, Compare, Flips, Idlest, LlcFactor, Policy, SharedCache, Wide
 
 RELEASES = (
     "4.2",
@@ -185,7 +185,7 @@ _ALL = (
         GORMAN.format(1),
         "merged in 4.17 (2c83362734da)",
         "a fork or exec leaves the node only if the other node's load is lower by more than the imbalance",
-        {"idlest_local": (0,)},
+        {"idlest_local": (0,), "idlest": (Idlest.RUNNABLE,)},
         {"idlest_local": 1},
     ),
     Patch(

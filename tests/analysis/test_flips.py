@@ -82,6 +82,20 @@ def test_a_gap_in_the_ring_is_unknown_and_resynchronises(trace):
     assert checks(made) == {"loss": 1, "rule": 1, "last": 1}
 
 
+def test_at_the_edges_the_outcome_may_be_wrong(trace):
+    made = trace(
+        tasks=TASKS,
+        meta={"hz": HZ, "attached_ts": 20, "detach_ts": 40},
+        wakeups=[
+            wake(10, 0, 1, 2, 0, 0, ts_exit=11, jiffies=1000, outcome=Outcome.WAKELIST, **state(4, 900, 3)),
+            wake(30, 0, 1, 3, 0, 0, ts_exit=31, jiffies=1000, **state(5, 900, 2)),
+            wake(39, 0, 1, 2, 0, 0, ts_exit=41, jiffies=1000, outcome=Outcome.WAKELIST, **state(6, 900, 3)),
+            wake(50, 0, 1, 2, 0, 0, ts_exit=51, jiffies=1000, **state(7, 900, 2)),
+        ],
+    )
+    assert checks(made) == {"edge": 3, "rule": 1}
+
+
 def test_idle_tasks_of_two_cpus_have_flips_of_their_own(trace):
     made = trace(
         tasks=TASKS,

@@ -62,3 +62,11 @@ def test_selection_by_pid_old_name_and_pattern(reused):
     assert labels[selected(reused, "n*")].tolist() == ["nine:9"]
     with pytest.raises(UsageError, match="'zzz'"):
         selected(reused, "zzz")
+
+
+def test_the_recorders_own_tasks_are_marked(trace):
+    made = trace(
+        meta={"recorder_pid": 50},
+        tasks=[{**task(50, b"python"), "tgid": 50}, {**task(51, b"drain"), "tgid": 50}, {**task(52, b"x"), "tgid": 52}],
+    )
+    assert df_tasks(made)["label"].tolist() == ["python:50 (recorder)", "drain:51 (recorder)", "x:52"]

@@ -244,3 +244,16 @@ def test_sleepers_that_stay_queued_are_not_there_in_kernels_without_delayed_dequ
 def test_every_release_reads_a_modern_trace(release):
     found = captured(kernel(release), kernel("6.12"))
     assert (found.policy.load == Load.RUNNABLE) == ("this_load" in found.forget)
+
+
+def test_imbalance_beyond_the_llc_was_125():
+    """b is 112 for the 125 of the domains of nodes, 108 for the 117 that they have since 5.10."""
+    machine = topology(nodes=2, cores=2)  # prev is on the other node
+    given = {"prev": 2, "wake_flags": 0, "wakee_h_load": 0}
+    for release, most in (("4.19", 1119), ("5.10", 1079)):  # 100 * this < b * prev
+        at, above = (
+            decide(kernel(release), machine, this_load=load, prev_load=1000, **given) for load in (most, most + 1)
+        )
+        assert (at["affine"], above["affine"]) == (Affine.WEIGHT_THIS, Affine.WEIGHT_PREV)
+    within = {"prev": 1, "wake_flags": 0, "wakee_h_load": 0, "this_load": 1080, "prev_load": 1000}
+    assert decide(kernel("4.19"), machine, **within)["affine"] == Affine.WEIGHT_PREV
