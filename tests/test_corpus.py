@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """What must hold of every trace of the corpus, and of the corpus as a whole."""
 
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ from wakescope.model.fidelity import NAME
 from wakescope.model.paths import df_replay
 from wakescope.model.validate import validate
 from wakescope.schema import NumaEvent, Outcome
+from wakescope.testbox.campaign import CAMPAIGNS, KERNELS
 from wakescope.trace import Trace
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -29,14 +31,11 @@ def trace(request):
 def test_the_corpus_is_broad_and_small():
     names = [NAME.fullmatch(path.name) for path in TRACES]
     assert all(names)
-    machines = {(name["kernel"], name["topology"]) for name in names}
-    kernels = {kernel for kernel, _ in machines}
-    assert len(kernels) >= 4
-    for kernel in kernels:
-        assert len({topology for k, topology in machines if k == kernel}) >= 3
-    for kernel, topology in machines:
-        loads = {name["load"] for name in names if (name["kernel"], name["topology"]) == (kernel, topology)}
-        assert {"tbench", "pgbench", "hackbench"} <= loads
+    held = {(name["kernel"], name["topology"], name["load"]) for name in names}
+    assert len(KERNELS) >= 4
+    assert len(CAMPAIGNS["corpus"].topologies) >= 3
+    for machine in product(KERNELS, CAMPAIGNS["corpus"].topologies, ("tbench", "pgbench", "hackbench")):
+        assert machine in held
     assert all(size(path) <= MB for path in TRACES)
     assert sum(size(path) for path in TRACES) <= 25 * MB
 
