@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The tables of docs/variants.md are what contrast says of the traces they name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wakescope.model.contrast import contrast
+from wakescope.model.variants import named
+from wakescope.trace import Trace
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "variants.md").read_text()
+THREAD = ["skip-affine-core-siblings", "nak-affine", "couple-wakee-flips", "llc-size-cores", "twiddle"]
+DELAY = ["numa-delay-retry", "numa-delay-retry-merged", "numa-delay-retry-righted"]
+
+
+def found(trace: str, patches: list[str], base: str = "own", approximate: bool = False) -> Any:
+    """Contrast's JSON for a trace of the corpus under a base and patches on top of it."""
+    opened = Trace.open(ROOT / "tests" / "corpus" / f"{trace}.wake")
+    names = [base, *(f"{base}+{patch}" for patch in patches)]
+    return contrast(opened, [(name, named(name, opened.meta)) for name in names], approximate).to_json()
+
+
+def share(data: Any) -> str:
+    return f"{data['count']:,}, {percent(data)}"
+
+
+def percent(data: Any) -> str:
+    return f"{100 * data['share']:.1f} % ({100 * data['low']:.1f} – {100 * data['high']:.1f})"
+
+
+def test_the_thread_of_2015_on_pgbench():
+    data = found("6.12-1s4c2t-decision-pgbench", [*THREAD, "want-affine-rework"])
+    assert f"| of {data['decisions']:,} placed |" in TEXT
+    moved = {c["policy"]: c["moved"] for c in data["comparisons"]}
+    for name in THREAD:
+        row = data["policies"][f"own+{name}"]
+        label = "twiddle (both)" if name == "twiddle" else name
+        cells = [label, f"{row['wide']['count']:,}", share(row["on_waker"]), f"{row['stacked']['count']}"]
+        assert "| " + " | ".join([*cells, share(moved[f"own+{name}"])]) + " |" in TEXT
+    assert moved["own+want-affine-rework"]["count"] == 0
+
+
+def test_flips_on_hackbench():
+    data = found("6.1-2s2c2t-decision-hackbench", ["couple-wakee-flips", "llc-size-cores", "twiddle"])
+    assert f"| of {data['decisions']:,} placed |" in TEXT
+    for name, row in data["policies"].items():
+        if name != "kernel":
+            label = name.removeprefix("own+")
+            other = row["cross_node"]["count"]
+            cells = [label, f"{row['wide']['count']:,}", share(row["on_waker"]), f"{other}"]
+            assert "| " + " | ".join(cells) + " |" in TEXT
+
+
+def test_numa_delay_retry():
+    data = found("5.10-2s2c2t-decision-pgbench", DELAY)
+    for name, row in data["policies"].items():
+        if name == "kernel":
+            continue
+        numa = row["numa"]
+        last = "**never**" if numa["last_attempt_ms"] is None else f"{numa['last_attempt_ms'] / 1e3:.3f} s"
+        attempts = f"{numa['attempts']}" if numa["attempts"] else "**0**"
+        cells = [name.removeprefix("own+"), str(numa["due"]), attempts, str(numa["gave_up"])]
+        assert "| " + " | ".join([*cells, str(numa["put_off"]), str(numa["held"]), last]) + " |" in TEXT
+        assert f"| {numa['faults']:,} hint faults |" in TEXT
+
+
+def test_couple_heavy_wakers():
+    pgbench = found("6.12-1s4c2t-decision-pgbench", ["couple-heavy-wakers"])
+    stock, patched = (pgbench["policies"][name] for name in ("own", "own+couple-heavy-wakers"))
+    counts = [patched["wide"]["count"], pgbench["decisions"], stock["wide"]["count"]]
+    assert "{:,} of {:,} wakeups are wide instead of {:,}".format(*counts) in " ".join(TEXT.split())
+    moved = pgbench["comparisons"][0]["moved"]
+    bounds = f"{100 * moved['share']:.1f} %, {100 * moved['low']:.1f} – {100 * moved['high']:.1f}"
+    assert f"({moved['count']} move, {bounds})" in TEXT
+    hackbench = found("6.1-2s2c2t-decision-hackbench", ["couple-heavy-wakers"])
+    stock, patched = (hackbench["policies"][name] for name in ("own", "own+couple-heavy-wakers"))
+    counts = [patched["wide"]["count"], hackbench["decisions"], stock["wide"]["count"]]
+    assert "{:,} of {:,} are wide instead of {:,}".format(*counts) in " ".join(TEXT.split())
+
+
+def test_forks_and_first_placements():
+    forks = found("5.10-2s2c2t-decision-hackbench", ["numa-idlest-stay-local"], "4.15", approximate=True)
+    kept = forks["policies"]["4.15+numa-idlest-stay-local"]["forks"]
+    assert f"Of {sum(kept.values())} forks and execs the patch keeps {kept['stays']} on their node" in TEXT
+    assert f"{kept['undecided']} are not decided" in TEXT
+    numa = found("5.10-2s2c2t-decision-numa", ["init-numa-migrate-retry"])["policies"]
+    stock, patched = numa["own"]["numa"], numa["own+init-numa-migrate-retry"]["numa"]
+    assert f"Of {stock['faults']} faults {patched['due']} instead of {stock['due']} are due" in TEXT
+    assert f"{patched['attempts']} instead of {stock['attempts']} are attempts" in TEXT
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_old_kernels_on_hackbench(approximate):
+    opened = Trace.open(ROOT / "tests" / "corpus" / "6.12-2s2c2t-decision-hackbench.wake")
+    releases = ["4.2", "4.3", "4.12.0", "4.13", "4.14-rc", "4.15", "4.16", "4.19"]
+    data = contrast(opened, [(name, named(name, opened.meta)) for name in releases], approximate).to_json()
+    rows = [data["policies"][name] for name in releases]
+    label = "with `--approximate`" if approximate else "undecidable"
+    assert f"| {label} | " + " | ".join(str(row["undecidable"]) for row in rows) + " |" in TEXT
+    if approximate:
+        for mark, name in (("cross_node", "to another node (6.12: 171)"), ("on_waker", "on waker's CPU (6.12: 1,238)")):
+            cells = [row[mark] for row in rows]
+            counts = [
+                f"{c['count']:,} to {c['count'] + c['unknown']:,}" if c["unknown"] else f"{c['count']:,}" for c in cells
+            ]
+            assert f"| then {name} | " + " | ".join(counts) + " |" in TEXT
