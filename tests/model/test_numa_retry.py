@@ -45,14 +45,14 @@ def woken(jiffies: int, prev: int = 2, pulled: bool = True, retry: int = 0, **mo
     return wake(jiffies * 1000, 0, 2, 1, prev, 0, **row)
 
 
-def history(tmp_path: Any, faults: list[Any], wakes: list[Any] = (), tasks: list[Any] = ()) -> Any:
+def history(tmp_path: Any, faults: Any, wakes: Any = (), tasks: Any = (), machine: Any = MACHINE) -> Any:
     tables = {
         "numa": faults,
         "wakeups": [woken(0, prev=0), *wakes],
         "tasks": [task(1, b"a"), task(2, b"b"), *tasks],
         "switches": [],
     }
-    return make_trace(tmp_path / "t.wake", tables, MACHINE, start_ts=0, stop_ts=10**9)
+    return make_trace(tmp_path / "t.wake", tables, machine, start_ts=0, stop_ts=10**9)
 
 
 def run(trace: Any, *patches: str, release: str = "6.12") -> Any:
@@ -122,12 +122,7 @@ def test_what_puts_off(tmp_path, wakes, put_off):
 
 def test_cache_as_posted_node_as_merged(tmp_path):
     """Two LLCs of one node: the posted patch asks about the cache, the merged one about the node."""
-    global MACHINE
-    machine, MACHINE = MACHINE, topology(nodes=1, llcs=2, cores=2)
-    try:
-        trace = history(tmp_path, FAULTS, [woken(11)])
-    finally:
-        MACHINE = machine
+    trace = history(tmp_path, FAULTS, [woken(11)], machine=topology(nodes=1, llcs=2, cores=2))
     assert counts(trace, "numa-delay-retry")["put_off"] == 1
     assert "put_off" not in counts(trace, "numa-delay-retry-merged")
 
