@@ -10,7 +10,7 @@ from wakescope.tests.maketrace import records, switch, task, wake
 
 def test_a_table_out_of_order_is_refused_by_name(trace, monkeypatch):
     made = trace(tasks=[task(1)], switches=[switch(10, 0, 0, 1), switch(20, 0, 1, 0)])
-    monkeypatch.setattr(type(made), "columns", lambda self, table, names: {n: np.array([2, 1]) for n in names})
+    monkeypatch.setattr(type(made), "columns", lambda self, table, names: {n: np.array([1, 0]) for n in names})
     with pytest.raises(TraceError, match=r"switches\.parquet is not in time order"):
         columns(made, "switches", "cpu")
 
