@@ -2,6 +2,7 @@
 """Several recordings in one boot: what the corpus and the fidelity table are made of.
 
     python -m wakescope.testbox.campaign corpus FOLDER [KERNEL-TOPOLOGY…]    tests/corpus, or part of it, again
+    python -m wakescope.testbox.campaign threads FOLDER [KERNEL-TOPOLOGY…]   its traces that docs/variants.md is about
     python -m wakescope.testbox.campaign fidelity FOLDER [KERNEL-TOPOLOGY…]  the traces behind docs/fidelity.md
 
 A load is NAME:N@SECONDS; each becomes one trace, and one that fails is reported and does not end the others. What is
@@ -43,6 +44,8 @@ CAMPAIGNS = {
         (("decision", ("tbench:4@4", "hackbench:1@3", "pgbench:4@4", "numa:2@4")),),
         600_000,
     ),
+    # the machine of the 2015 thread (docs/variants.md): pgbench at the client count its figures are about
+    "threads": Campaign(("1s4c2t",), (("decision", ("pgbench:8@8", "tbench:4@4")),), 600_000),
     # long enough for 20,000 decisions each at the slowest rate seen under emulation; tier deep holds all of tier
     # decision, and the corpus is of tier decision
     "fidelity": Campaign(

@@ -7,6 +7,7 @@ Emulation on one thread has no two CPUs run at once: only where another CPU's tu
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -65,6 +66,7 @@ def out(request, tmp_path_factory):
     shutil.copy(HERE / "bcc_pairs.py", folder)
     (folder / "keep_types.py").write_text(KEEP_TYPES)
     script = SCRIPT.replace("python ", f"{sys.executable} ").replace("$1", str(messages))
+    script = f"export PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])}\n{script}"
     box = [sys.executable, "-m", "wakescope.testbox", "run", "--kernel", name, "--out", str(folder), "--timeout", "900"]
     done = subprocess.run(
         [*box, "--", "sh", "-c", script], capture_output=True, text=True, env=ENVIRONMENT, check=False
@@ -89,7 +91,7 @@ def test_a_kernel_without_btf_is_recorded_through_kept_types(out):
     assert trace.meta["loader_why"] == "types are from vmlinux, not from BTF"
     assert trace.meta["tier"] == "decision"
     wakeups = trace.array("wakeups")
-    assert (wakeups["outcome"] == 0).sum() > 5_000
+    assert (wakeups["outcome"] == 0).sum() > 1_000
     assert (wakeups["context"] < 4).all()
     tasks = trace.df("tasks")
     assert {1, 2} <= set(tasks["pid"])
