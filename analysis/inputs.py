@@ -15,6 +15,8 @@ from ..errors import TraceError
 from ..trace import RINGS, Trace
 from .match import next_same
 
+CPU_COLUMNS = {"cpu", "prev_cpu", "chosen_cpu", "wakee_cpu", "orig_cpu", "dest_cpu", "src_cpu", "dst_cpu", "target_cpu"}
+
 Result = TypeVar("Result")
 
 
@@ -43,15 +45,20 @@ def _columns(trace: Trace) -> dict[tuple[str, str], np.ndarray[Any, Any]]:
 def columns(trace: Trace, table: str, *names: str) -> pd.DataFrame:
     """These columns and ts of a table, in time order; each is read from the file once.
 
-    Raises TraceError if the table is absent or out of order.
+    Raises TraceError if the table is absent, out of order, or names a CPU the topology does not have.
     """
     trace.require(table)
     kept = _columns(trace)
     wanted = list(dict.fromkeys(("ts", *names)))
     missing = [name for name in wanted if (table, name) not in kept]
     if missing:
-        rows = trace.df(table, missing)
-        kept.update({(table, name): rows[name].to_numpy() for name in missing})
+        kept.update({(table, name): values for name, values in trace.columns(table, missing).items()})
+    for name in CPU_COLUMNS.intersection(missing):
+        highest = int(kept[table, name].max(initial=0))
+        if highest >= trace.topology.nr_cpus:
+            raise TraceError(
+                f"{trace.path}/{table}.parquet has CPU {highest}, topology.json has not: the trace is damaged"
+            )
     ts = kept[table, "ts"]
     if "ts" in missing and (ts[1:] < ts[:-1]).any():
         raise TraceError(f"{trace.path}/{table}.parquet is not in time order: the trace is damaged, record again")
@@ -61,8 +68,7 @@ def columns(trace: Trace, table: str, *names: str) -> pd.DataFrame:
 @once
 def masks(trace: Trace) -> dict[str, np.ndarray[Any, np.dtype[np.uint64]]]:
     """The wakeups table's masks idle, sched_idle and allowed, each uint64 (rows, words)."""
-    rows = trace.array("wakeups", ["idle", "sched_idle", "allowed"])
-    return {name: np.ascontiguousarray(rows[name]) for name in ("idle", "sched_idle", "allowed")}
+    return trace.columns("wakeups", ["idle", "sched_idle", "allowed"])
 
 
 @once
