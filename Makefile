@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 OBJECTS := tracers/probes64t.bpf.o tracers/probes64.bpf.o tracers/probes512t.bpf.o tracers/probes512.bpf.o
 BPF_FLAGS := -O2 -g -Wall -Werror -target bpf -mcpu=v3 -I/usr/include/$(shell uname -m)-linux-gnu
 
-.PHONY: setup demo test check bench clean
+.PHONY: setup demo test check bench fidelity clean
 
 setup: $(VENV)/.done $(OBJECTS)
 
@@ -42,6 +42,12 @@ check: setup
 	@mkdir -p $(VENV)/src && ln -sfn ../.. $(VENV)/src/wakescope
 	cd $(VENV)/src && MYPYPATH=. ../bin/mypy --config-file wakescope/pyproject.toml \
 		-p wakescope.tracers -p wakescope.analysis -p wakescope.model -p wakescope.testbox -m wakescope.cli
+
+# About an hour on two cores; what build/fidelity already holds is not recorded again.
+fidelity: setup
+	$(BIN)/python -m wakescope.testbox.campaign fidelity build/fidelity
+	$(BIN)/python -m wakescope.model.fidelity tests/corpus build/fidelity > docs/fidelity.md.new
+	mv docs/fidelity.md.new docs/fidelity.md
 
 bench: setup
 	$(BIN)/python -m wakescope.tracers.bench

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The agreement of the model with real kernels over a folder of traces, as docs/fidelity.md shows it.
 
-    python -m wakescope.model.fidelity FOLDER…
+    python -m wakescope.model.fidelity FOLDER… > docs/fidelity.md
 
-Traces are named KERNEL-TOPOLOGY-TIER-LOAD.wake, as testbox/campaign.py names them.
+Traces are named KERNEL-TOPOLOGY-TIER-LOAD.wake, as testbox/campaign.py names them; `make fidelity` records and tabulates.
 """
 
 from __future__ import annotations
@@ -20,6 +20,25 @@ from .validate import Share, Validation, validate
 NAME = re.compile(r"(?P<kernel>[\d.]+)-(?P<topology>\w+)-(?P<tier>\w+)-(?P<load>\w+)" + re.escape(SUFFIX))
 COLUMNS = ("kernel", "topology", "load", "tier", "decisions", "exact", "agree, exact", "agree, all", "undecidable")
 HEAD = f"| {' | '.join((*COLUMNS, 'verdicts', 'order'))} |"
+
+INTRODUCTION = """\
+# Fidelity
+
+How often the model chooses the CPU that the kernel chose, wakeup by wakeup, on stock kernels in the test box
+(docs/testbox.md). Made by `make fidelity`, which records what is not there yet; of the corpus alone, in seconds, by
+`python -m wakescope.model.fidelity tests/corpus`.
+
+* **decisions**: wakeups that came to select_task_rq_fair while every probe was attached. Forks and execs are not modelled.
+* **exact**: every input was captured, and nothing the policy looks at was seen to differ between entry and return.
+  The others are raced (or undecidable). **agree, exact** and **agree, all** give the share of the same CPU, in brackets
+  the lower end of its 95 % Wilson interval; an undecidable decision does not agree.
+* **verdicts**: wake_affine's attempts and moves by the model against the kernel's schedstat counters, exact decisions.
+* **order** (tier deep): exact decisions in which the kernel made the very calls of available_idle_cpu, cpus_share_cache
+  and task_h_load that the model makes, with the same arguments in the same order.
+
+Emulation runs one CPU at a time and switches between them in the middle of decisions, so races here are rarer and longer
+than on hardware: what these tables test is the logic, on every path that the loads reach.
+"""
 
 
 def table(folders: list[Path]) -> Iterator[str]:
@@ -64,5 +83,6 @@ def _show(share: Share) -> str:
 
 
 if __name__ == "__main__":
+    print(INTRODUCTION)
     for line in table([Path(name) for name in sys.argv[1:]]):
         print(line, flush=True)
