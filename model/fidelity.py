@@ -3,7 +3,7 @@
 
     python -m wakescope.model.fidelity FOLDER… > docs/fidelity.md
 
-Traces are named KERNEL-TOPOLOGY-TIER-LOAD.wake, as testbox/campaign.py names them; `make fidelity` records and tabulates.
+Traces are named KERNEL-TOPOLOGY-TIER-LOAD.wake, as testbox/campaign.py names them; `make fidelity` does all of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ How often the model chooses the CPU that the kernel chose, wakeup by wakeup, on 
 (docs/testbox.md). Made by `make fidelity`, which records what is not there yet; of the corpus alone, in seconds, by
 `python -m wakescope.model.fidelity tests/corpus`.
 
-* **decisions**: wakeups that came to select_task_rq_fair while every probe was attached. Forks and execs are not modelled.
+* **decisions**: wakeups that came to select_task_rq_fair while every probe was attached. Forks and execs are left out.
 * **exact**: every input was captured, and nothing the policy looks at was seen to differ between entry and return.
   The others are raced (or undecidable). **agree, exact** and **agree, all** give the share of the same CPU, in brackets
   the lower end of its 95 % Wilson interval; an undecidable decision does not agree.
@@ -36,8 +36,8 @@ How often the model chooses the CPU that the kernel chose, wakeup by wakeup, on 
 * **order** (tier deep): exact decisions in which the kernel made the very calls of available_idle_cpu, cpus_share_cache
   and task_h_load that the model makes, with the same arguments in the same order.
 
-Emulation runs one CPU at a time and switches between them in the middle of decisions, so races here are rarer and longer
-than on hardware: what these tables test is the logic, on every path that the loads reach.
+Emulation runs one CPU at a time and switches between them in the middle of decisions, so races here are rarer and
+longer than on hardware: what these tables test is the logic, on every path that the loads reach.
 """
 
 
