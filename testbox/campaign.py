@@ -90,7 +90,8 @@ def _record(types: Types, tier: str, path: Path, name: str, count: int, seconds:
         spool = Path(memory) / path.name
         with LOADS[name](count, seconds) as load, Probes(plan(types, tier)) as probes:
             status = record(probes, spool, load.command, None if load.ends else seconds)
-        shutil.copytree(spool, path)
+        shutil.copytree(spool, path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)  # whole, or not there
     print(f"{path.name}: exit status {status}", flush=True)
 
 
