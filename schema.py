@@ -151,7 +151,7 @@ WAKEUPS = HEADER + _columns(
     this_has_idle_cores   | i1  |         | sd_llc_shared(this_cpu).has_idle_cores, -1 unknown
     prev_has_idle_cores   | i1  |         | sd_llc_shared(prev_cpu).has_idle_cores
     load_depth            | i1  |         | levels of task groups walked for h_load; -1 if p's chain was deeper than is read
-    has_masks             | i1  |         | 1 if idle words were read from the runqueues, 2 if kept from switches, 0 if absent
+    has_masks             | i1  |         | 1 if idle words were read from the runqueues, 2 if kept from switches, 0 if none was: then all of runqueues is 0
     wakee_preferred_nid   | <i4  |         | p.numa_preferred_nid, -1 none
     this_avg_idle         | <u8  | ns      | rq(this_cpu).avg_idle
     this_avg_scan_cost    | <u8  | ns      | avg_scan_cost of this_cpu's LLC domain

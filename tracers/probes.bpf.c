@@ -327,6 +327,7 @@ static __always_inline struct slot *open_slot(struct task_struct *cur, struct ta
 	if (!slot || !st)
 		return NULL;
 	flush(slot, cur);
+	__builtin_memset(&slot->w, 0, sizeof(slot->w)); /* nothing of the last wakeup in one that is never placed */
 	slot->task = (__u64)p;
 	slot->open = true;
 	slot->decided = false;

@@ -203,7 +203,9 @@ def test_the_kernels_own_history_is_followed(name):
     of = source(name)
     assert of.trace is not None
     history = derive_flips(of.trace, of.own, of.hz)
-    assert history.unexplained <= 0.001 * history.followed
+    # Unseen: wakeups before all probes are attached, from an interrupt within another wakeup, and by a parent between
+    # the copy and the wakeup of its child.
+    assert history.unexplained <= 5 + 0.001 * history.followed
     if of.trace.has("numa"):
         faults = NumaHistory(of.trace, of.hz)
         found = faults.replay(of.own, side(name, "own", "").results)
