@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Any
 
@@ -79,7 +80,7 @@ def _without_replay(trace: Trace) -> pd.DataFrame:
     source = np.full(len(row), Source.NONE, np.uint8)
     attempts, moves = rows["affine_attempts"].to_numpy(), rows["affine_moves"].to_numpy()
     to_waker, to_prev = _by_llc(trace.topology, cpu, prev, chosen)
-    picked = (moves > 0) & counts_only_pulls(str(trace.meta.get("kernel", "")))
+    picked = (moves > 0) & counts_only_pulls(*(str(trace.meta.get(key, "")) for key in ("kernel", "kernel_version")))
     for where, value, origin in (  # attempts is 0 if schedstats say it was not called, -1 without them
         (to_waker & (attempts != 0), Affine.GRANTED, Source.LLC),
         (to_prev & (attempts != 0), Affine.REFUSED, Source.LLC),
@@ -147,13 +148,15 @@ def df_pulls(trace: Trace, task: str | None = None) -> pd.DataFrame:
     return table
 
 
-def counts_only_pulls(kernel: str) -> bool:
-    """Whether nr_wakeups_affine is counted only if wake_affine() picked the waker's CPU.
+def counts_only_pulls(kernel: str, version: str = "") -> bool:
+    """Whether nr_wakeups_affine is counted only if wake_affine() picked the waker's CPU, by `uname -r` and `uname -v`.
 
     So in the trees read from 6.6.9, 5.15.135 and 6.1.176 on; 5.15.0, 6.1.4 and everything from 4.16 to 5.10.262 count a
-    pick of prev_cpu too. A release between those read is taken for one that does.
+    pick of prev_cpu too. A release between those read is taken for one that does. Debian's `uname -r` ends in .0, and
+    its `uname -v` names the stable release.
     """
-    numbers = [int("".join(c for c in part if c.isdigit()) or 0) for part in kernel.split("-")[0].split(".")[:3]]
+    debian = re.search(r"Debian (\d+\.\d+\.\d+)", version)
+    numbers = [int(part) for part in re.findall(r"\d+", debian[1] if debian else kernel.split("-")[0])[:3]]
     major, minor, patch = (*numbers, 0, 0, 0)[:3]
     since = {(5, 15): 135, (6, 1): 176}
     return (major, minor) >= (6, 6) or patch >= since.get((major, minor), 1 << 30)

@@ -6,11 +6,12 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-import numba
 import numpy as np
 import pandas as pd
 
 from ..errors import TraceError
+from ..model.compiled import compiled
+from ..model.flips import record_wakee
 from ..schema import Outcome
 from ..trace import Trace
 from .inputs import columns, losses, once, overlaps_loss
@@ -19,6 +20,8 @@ from .tasks import df_tasks, selected
 from .wakeups import df_wakeups
 
 BINS = 50
+
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class Check(IntEnum):
@@ -52,14 +55,9 @@ def df_flips(trace: Trace) -> pd.DataFrame:
     """
     rows = _state(trace)
     runs = (rows["outcome"] == int(Outcome.PLACED)).to_numpy()
-    after, stamp, decayed, flipped = _record_wakee(
-        rows["jiffies"].to_numpy(np.int64),
-        rows["waker_flips"].to_numpy(np.int64),
-        rows["waker_decay_ts"].to_numpy(np.int64),
-        rows["waker_last_wakee"].to_numpy(),
-        rows["wakee_tag"].to_numpy(),
-        hz(trace),
-    )
+    after, stamp = _rule(rows, hz(trace))
+    decayed = stamp != rows["waker_decay_ts"].to_numpy(np.int64)
+    flipped = (rows["waker_last_wakee"] != rows["wakee_tag"]).to_numpy()
     following = next_same(rows["waker"].to_numpy())
     check = _compare(rows, runs, after, stamp, following, hz(trace))
     inside = overlaps_loss(losses(trace)["wakeup"], rows["ts"].to_numpy(), rows["ts"].to_numpy()[following])
@@ -166,36 +164,36 @@ def _state(trace: Trace) -> pd.DataFrame:
 
 
 def _compare(
-    rows: pd.DataFrame,
-    runs: np.ndarray[Any, Any],
-    after: np.ndarray[Any, Any],
-    stamp: np.ndarray[Any, Any],
-    following: np.ndarray[Any, Any],
-    hz: int,
+    rows: pd.DataFrame, runs: Array, after: Array, stamp: Array, following: Array, hz: int
 ) -> np.ndarray[Any, np.dtype[np.uint8]]:
     """Check of each row: the state at the task's next wakeup against this one's, changed by the rule or not."""
-    flips, last = rows["waker_flips"].to_numpy(np.int64), rows["waker_last_wakee"].to_numpy()
-    decay_ts, jiffies, jiffies_exit = (
-        rows[c].to_numpy(np.int64) for c in ("waker_decay_ts", "jiffies", "jiffies_exit")
-    )
-    found_flips, found_last, found_stamp = flips[following], last[following], decay_ts[following]
-    wakee = rows["wakee_tag"].to_numpy()
-    ruled = (found_flips == after) & (found_last == wakee) & (found_stamp == stamp)
-    same = (found_flips == flips) & (found_last == last) & (found_stamp == decay_ts)
-    later = (jiffies < found_stamp) & (found_stamp <= jiffies_exit) & (found_stamp > decay_ts + hz)
-    tick = later & (found_flips == (flips >> 1) + (last != wakee)) & (found_last == wakee)
+    state = [rows[name].to_numpy(np.int64) for name in ("waker_flips", "waker_decay_ts", "waker_last_wakee")]
+    flips, decay_ts, last = (values[following] for values in state)
+    same = (flips == state[0]) & (decay_ts == state[1]) & (last == state[2])
+    noted = last == rows["wakee_tag"].to_numpy()
+    ruled = (flips == after) & (decay_ts == stamp) & noted
+    later = (rows["jiffies"].to_numpy(np.int64) < decay_ts) & (decay_ts <= rows["jiffies_exit"].to_numpy(np.int64))
+    then, then_stamp = _rule(rows, hz, decay_ts)
+    tick = later & (flips == then) & (decay_ts == then_stamp) & noted
     classes = [following < 0, runs & ruled, runs & tick, runs & same, ~runs & same, ~runs & (ruled | tick)]
     names = [Check.LAST, Check.RULE, Check.TICK, Check.UNCHANGED, Check.RULE, Check.REACHED]
     return np.select(classes, [int(n) for n in names], Check.UNEXPLAINED).astype(np.uint8)
 
 
-@numba.njit(cache=True)
-def _record_wakee(jiffies, flips, decay_ts, last_wakee, wakee, hz):  # type: ignore[no-untyped-def]
-    """record_wakee() on arrays: flips and stamp after, and whether each of its steps acts.
+def _rule(rows: pd.DataFrame, hz: int, jiffies: Array | None = None) -> tuple[Array, Array]:
+    """Flips and decay stamp that record_wakee() leaves after each wakeup, int64; jiffies as given, or as at entry."""
+    read, flips, decay_ts, last_wakee, wakee = (
+        rows[name].to_numpy(np.int64)
+        for name in ("jiffies", "waker_flips", "waker_decay_ts", "waker_last_wakee", "wakee_tag")
+    )
+    after, stamp = np.empty_like(read), np.empty_like(read)
+    _record_wakees(read if jiffies is None else jiffies, hz, flips, decay_ts, last_wakee, wakee, after, stamp)
+    return after, stamp
 
-    The same in every release from 4.2 to 6.18 but for where it is called from.
-    """
-    decayed = jiffies - (decay_ts + hz) > 0  # time_after(): the difference's sign, so wrapping is harmless
-    flipped = last_wakee != wakee
-    after = np.where(decayed, flips >> 1, flips) + flipped
-    return after, np.where(decayed, jiffies, decay_ts), decayed, flipped
+
+@compiled
+def _record_wakees(  # type: ignore[no-untyped-def]
+    jiffies, hz, flips, decay_ts, last_wakee, wakee, after, stamp
+) -> None:
+    for i in range(len(jiffies)):
+        after[i], stamp[i], _ = record_wakee(jiffies[i], hz, flips[i], decay_ts[i], last_wakee[i], wakee[i])

@@ -88,6 +88,11 @@ def test_which_kernels_count_only_pulls(kernel, expected):
     assert counts_only_pulls(kernel) is expected
 
 
+def test_debian_names_its_stable_release_in_the_version():
+    assert counts_only_pulls("6.1.0-57-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.192-3 (2026-11-26)")
+    assert not counts_only_pulls("6.1.0-7-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.20-2 (2023-04-08)")
+
+
 def test_verdicts_and_pulls_add_up(trace):
     made = trace(
         topology(nodes=2, cores=2, threads=2),  # LLC and node 0: CPUs 0-3; node 1: CPUs 4-7
