@@ -51,6 +51,7 @@ fidelity: setup
 
 bench: setup
 	$(BIN)/python -m wakescope.tracers.bench
+	$(BIN)/python -m wakescope.analysis.bench
 
 clean:
 	rm -rf $(VENV) $(OBJECTS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import math
+import shutil
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,8 +29,9 @@ app = typer.Typer(
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=f"A {SUFFIX} directory.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text (docs/json.md).")]
 
-_out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-_err = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 160)
+# Numbers are never split: on a narrow terminal the terminal wraps lines, and in a pipe there is no width.
+_out = Console(highlight=False, emoji=False, width=max(160, shutil.get_terminal_size().columns))
+_err = Console(stderr=True, highlight=False, emoji=False, width=None if sys.stderr.isatty() else 160)
 
 
 @app.command()
@@ -92,7 +95,8 @@ def record(
         code = run(probes, path, argv, limit, ring, status.progress, status.convert)
     give_to_caller(path)
     show_recorded(_err, Trace.open(path))
-    print(path)
+    with suppress(BrokenPipeError):  # whoever reads the name does not change how the command ended
+        print(path, flush=True)
     raise typer.Exit(code)
 
 
@@ -173,6 +177,8 @@ def validate(
     from .model.variants import named
     from .show import show_validation
 
+    if minimum is not None and not 0 <= minimum <= 100:
+        raise UsageError(f"--min {minimum}: give a percentage, 0 to 100")
     opened = Trace.open(trace)
     found = run(opened, named(policy, opened.meta) if policy else None)
     if as_json:
@@ -198,6 +204,10 @@ def explain(
     from .model.explain import explain_wakeup, find_wakeup
     from .show import show_reasons
 
+    if at is not None and not math.isfinite(at):
+        raise UsageError(f"--at {at}: give seconds into the recording")
+    if wakeup is not None and (task is not None or at is not None):
+        raise UsageError("give either --wakeup, or --task and --at")
     opened = Trace.open(trace)
     number = find_wakeup(opened, task, at) if wakeup is None else wakeup
     reasons, verdict = explain_wakeup(opened, number)

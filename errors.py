@@ -40,6 +40,12 @@ class OutputError(WakescopeError):
     exit_code = 6
 
 
+class InterruptError(WakescopeError):
+    """A signal ended the command before it was done."""
+
+    exit_code = 130
+
+
 class CommandError(WakescopeError):
     """The workload cannot be started."""
 

@@ -96,6 +96,7 @@ def info_json(trace: Trace) -> dict[str, Any]:
         "clean_share": trace.clean_share() if trace.has("wakeups") else 1.0,
         "hz": meta.get("hz"),
         "cpus": len(trace.topology.cpus),
+        "ended_early": meta.get("ended_early"),
         "not_stock": meta.get("not_stock", []),
         "refused": meta.get("refused", {}),
     }
@@ -111,10 +112,12 @@ def show_info(console: Console, trace: Trace) -> None:
         "tier": f"{data['tier']} ({data['loader']})",
         "command": command + (f"  → {data['exit_status']}" if data["exit_status"] is not None else ""),
         "duration": f"{data['duration_s']:.2f} s, {data['cpus']} CPUs, HZ {data['hz']}",
-        "records": ", ".join(f"{n:,} {name}" for name, n in data["rows"].items() if n),
+        "records": _counts(data["rows"]),
         "decisions": f"{data['decisions']:,}",
         "lost": f"{data['lost']:,} ({data['clean_share']:.2%} of the span clean)",
     }
+    if data["ended_early"]:
+        facts["lost"] = f"unknown: {data['ended_early']}"
     for name, value in facts.items():
         table.add_row(name, shown(value))
     for reason in data["not_stock"]:
@@ -123,6 +126,12 @@ def show_info(console: Console, trace: Trace) -> None:
         table.add_row(f"[yellow]without {escape(what)}[/yellow]", shown(why))
     console.print(table)
     show_loss(console, trace)
+
+
+def _counts(rows: dict[str, int]) -> str:
+    """Rows of each table that has any; the migrations of wakeups are in the wakeups."""
+    names = {"migrations": "migrations outside wakeups"}
+    return ", ".join(f"{n:,} {names.get(table, table)}" for table, n in rows.items() if n)
 
 
 def show_loss(console: Console, trace: Trace) -> None:
@@ -139,7 +148,7 @@ def show_loss(console: Console, trace: Trace) -> None:
 def show_recorded(console: Console, trace: Trace) -> None:
     """One line after a recording, and what was lost."""
     start, stop = trace.span
-    counts = ", ".join(f"{n:,} {name}" for name, n in trace.meta["rows"].items() if n)
+    counts = _counts(trace.meta["rows"])
     clean = df_clean(trace)
     lost = int(clean["lost"].sum()) if len(clean) else 0
     loss = f"{lost:,} lost" if lost else "nothing lost"
@@ -213,7 +222,7 @@ def show_validation(console: Console, trace: Trace, found: Validation) -> None:
         f"{_percent(total)} of {total.decisions:,} decisions agree; {_percent(exact)} of the {exact.decisions:,} whose "
         f"inputs suffice (policy of {shown(found.kernel.release)}; {found.clean_share:.2%} of the span is clean)"
     )
-    for reason in [*trace.meta.get("not_stock", []), *found.kernel.unseen]:
+    for reason in found.kernel.unseen:
         console.print(f"[yellow]•[/yellow] {shown(reason)}")
     for title, shares in (
         ("by certainty", found.certainty),
@@ -224,6 +233,8 @@ def show_validation(console: Console, trace: Trace, found: Validation) -> None:
         if any(s.decisions for s in shares.values()):
             console.print(_shares(title, shares))
     flips = found.flips
+    if found.ends:
+        console.print(f"left out: {found.ends:,} wakeups while some probe was not attached yet, or not any more")
     console.print(
         f"flips: {flips.matched:,} as record_wakee, {flips.unchanged:,} unchanged, {flips.unexplained:,} unexplained"
     )
@@ -250,6 +261,9 @@ def _shares(title: str, shares: dict[str, Share]) -> Table:
     for name, share in shares.items():
         data = share.to_dict()
         if share.decisions:
+            if name.lower() == "undecidable":
+                table.add_row(name.lower(), f"{share.decisions:,}", "–", "no CPU to compare")
+                continue
             bounds = f"{data['low']:.3%} – {data['high']:.3%}"
             table.add_row(name.lower(), f"{share.decisions:,}", _percent(share), bounds)
     return table

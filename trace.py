@@ -8,17 +8,20 @@ removes them; recover does the same for a recorder that was killed.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from contextlib import contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from . import schema
@@ -88,7 +91,7 @@ class Trace:
         self.require(table)
         file = self._file(table)
         for group in range(file.num_row_groups):
-            rows = file.read_row_group(group, columns=columns)
+            rows = self._sane(table, partial(file.read_row_group, group, columns=columns))
             for start in range(0, rows.num_rows, CHUNK):
                 yield _to_array(rows.slice(start, CHUNK))
 
@@ -149,10 +152,20 @@ class Trace:
         return file
 
     def _read(self, table: str, columns: list[str] | None) -> pa.Table:
+        return self._sane(table, lambda: self._file(table).read(columns=columns))
+
+    def _sane(self, table: str, read: Callable[[], pa.Table]) -> pa.Table:
+        """What read() gives. Raises TraceError if it cannot, or names CPUs and outcomes that there are not."""
         try:
-            return self._file(table).read(columns=columns)
+            rows = read()
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
+        limits = dict.fromkeys(("cpu", "prev_cpu", "chosen_cpu", "wakee_cpu"), self.topology.nr_cpus)
+        limits["outcome"] = len(schema.Outcome)
+        for name in set(limits) & set(rows.column_names) if rows.num_rows else ():
+            if compute.max(rows.column(name)).as_py() >= limits[name]:
+                raise TraceError(f"{self.path}/{table}.parquet is damaged: a {name} of {limits[name]} or more")
+        return rows
 
     def _bounds(self, table: str) -> tuple[int, int]:
         ts = self.array(table, ["ts"])["ts"]
@@ -214,24 +227,47 @@ def finish(path: Path, progress: Callable[[str, int], None] | None = None) -> di
     """
     raw = path / "raw"
     meta = read_meta(path)
-    try:
-        layouts = json.loads((raw / "layout.json").read_text())
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{raw}/layout.json cannot be read ({error}): nothing to recover") from None
+    if "rings" not in meta:
+        meta["ended_early"] = "the recorder was killed: what its rings still held, and what they lost, is unknown"
     rows: dict[str, int] = {}
     try:
-        for ring, tables in layouts.items():
-            spool = _read_spool(raw / f"{ring}.spool", tables)
-            for table, part in spool.items():
-                rows[table] = write_table(path, table, part, meta.get("provenance", {}).get(table, {}), progress)
+        with claim(raw) as layouts:
+            for ring, tables in layouts.items():
+                spool = _read_spool(raw / f"{ring}.spool", tables)
+                for table, part in spool.items():
+                    rows[table] = write_table(path, table, part, meta.get("provenance", {}).get(table, {}), progress)
+            write_meta(path, {**meta, "state": "complete", "rows": rows})
+            done = path / "raw.done"
+            raw.rename(done)  # in one step: a raw/ is always whole
     except OSError as error:
         raise OutputError(
             f"cannot write {path} ({error.strerror or error}): what was recorded is kept in {raw}; "
             f"make room and run 'wakescope recover {path}'"
         ) from None
-    write_meta(path, {**meta, "state": "complete", "rows": rows})
-    shutil.rmtree(raw)
+    shutil.rmtree(done, ignore_errors=True)
     return rows
+
+
+@contextmanager
+def claim(raw: Path) -> Iterator[dict[str, Any]]:
+    """The layouts of raw/, held for this process alone: a recorder holds them while it writes, finish while it reads.
+
+    Raises TraceError if another process holds them, or they cannot be read.
+    """
+    try:
+        with (raw / "layout.json").open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            layouts = json.load(file)
+            if not isinstance(layouts, dict) or not layouts:
+                raise ValueError("no layouts")
+            missing = [ring for ring in layouts if not (raw / f"{ring}.spool").exists()]
+            if missing:
+                raise ValueError(f"{missing[0]}.spool is missing")
+            yield layouts
+    except BlockingIOError:
+        raise TraceError(f"{raw.parent} is still being recorded or recovered by another process: wait for it") from None
+    except (FileNotFoundError, ValueError) as error:
+        raise TraceError(f"{raw} is damaged ({error}): nothing can be recovered from it") from None
 
 
 def write_table(

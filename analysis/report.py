@@ -86,7 +86,8 @@ def build_report(
             built.append(Section(name, name.capitalize(), missing=str(error)))
     facts = _facts(trace)
     ranked = sorted((f for s in built for f in s.findings), key=lambda f: -f.weight)
-    return Report(facts, [*ranked, *_plain(facts)][:ODD], built)
+    early = [Finding(math.inf, f"The recording ended early: {facts['ended_early']}")] if facts["ended_early"] else []
+    return Report(facts, [*early, *ranked, *_plain(facts)][:ODD], built)
 
 
 def shown(text: str) -> str:
@@ -106,6 +107,7 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "switches": trace.rows("switches"),
         "lost": int(clean["lost"].sum()),
         "clean_share": float(clean["clean"].min()) if len(clean) else 1.0,
+        "ended_early": trace.meta.get("ended_early"),
     }
 
 

@@ -35,7 +35,7 @@ def spooled(path, records):
     write_meta(path, {"format": trace.FORMAT, "state": "recording"})
     layouts = {ring: {t: layout_to_json(layout(t)) for t in tables.values()} for ring, tables in RINGS.items()}
     (path / "raw/layout.json").write_text(json.dumps(layouts))
-    for ring, tables in records.items():
+    for ring, tables in {**{ring: {} for ring in RINGS}, **records}.items():
         with (path / f"raw/{ring}.spool").open("wb") as spool:
             for table, count in tables.items():
                 rows = np.zeros(count, layout(table))
@@ -77,6 +77,29 @@ def test_a_failed_conversion_keeps_the_spools(tmp_path, monkeypatch):
         finish(path)
     monkeypatch.undo()
     assert finish(path)["wakeups"] == 5
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda raw: (raw / "layout.json").write_text("{}"), lambda raw: (raw / "switch.spool").unlink()]
+)
+def test_damaged_spools_are_refused_and_kept(tmp_path, damage):
+    path = spooled(tmp_path / "a.wake", {ring: {} for ring in RINGS})
+    damage(path / "raw")
+    with pytest.raises(TraceError, match="damaged"):
+        finish(path)
+    assert (path / "raw").exists()
+
+
+def test_cpus_that_there_are_not_are_refused(tmp_path):
+    path = spooled(tmp_path / "a.wake", {"wakeup": {"wakeups": 5}})
+    rows = np.memmap(path / "raw/wakeup.spool", layout("wakeups"), "r+")
+    rows["chosen_cpu"][2] = 77
+    rows.flush()
+    finish(path)
+    with pytest.raises(TraceError, match="chosen_cpu"):
+        Trace.open(path).array("wakeups")
+    with pytest.raises(TraceError, match="chosen_cpu"):
+        list(Trace.open(path).chunks("wakeups"))
 
 
 def test_columns_carry_unit_meaning_and_provenance(tmp_path):

@@ -159,7 +159,7 @@ def fail(what: str, code: int) -> KernelError | PrivilegeError:
     said = next((m for m in reversed(messages) if "failed" in m or "error" in m), "")
     reason = os.strerror(code) if code else "unknown error"
     if code == errno.EPERM:
-        return PrivilegeError(f"cannot {what}: {reason}; run as root, with CAP_BPF and CAP_PERFMON at least")
+        return PrivilegeError(f"cannot {what}: {reason}; run as root, with CAP_SYS_ADMIN")
     return KernelError(f"cannot {what}: {reason}" + (f" ({said.splitlines()[0]})" if said else ""))
 
 

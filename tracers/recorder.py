@@ -23,8 +23,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from .. import __version__
-from ..errors import CommandError, OutputError
-from ..trace import FORMAT, RINGS, Trace, finish, layout_to_json, write_json, write_meta
+from ..errors import CommandError, InterruptError, OutputError
+from ..trace import FORMAT, RINGS, Trace, claim, finish, layout_to_json, write_json, write_meta
 from . import host
 from .domains import cpu_list, read_topology
 from .offsets import MEMBERS
@@ -176,7 +176,7 @@ def initial_meta(probes: Probes, command: list[str] | None, sizes: dict[str, int
 
 
 class Stop:
-    """Set by SIGINT or SIGTERM; a descriptor to select on, so that a signal ends a wait at once."""
+    """Set by SIGINT, SIGTERM or SIGHUP; a descriptor to select on, so that a signal ends a wait at once."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -193,7 +193,7 @@ class Stop:
     @contextmanager
     def handled(self) -> Iterator[Stop]:
         """Catch the signals inside the block."""
-        previous = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM)}
+        previous = {s: signal.signal(s, self._handle) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             yield self
         finally:
@@ -231,7 +231,7 @@ def record(
     meta = initial_meta(probes, command, sizes)
     recording = Recording(probes, path, meta, create_bundle(path, probes, meta))
     child: subprocess.Popen[bytes] | None = None
-    with Stop().handled() as stop:
+    with Stop().handled() as stop, claim(path / "raw"):
         try:
             meta["start_ts"] = time.monotonic_ns()
             meta["start_time"] = time.time()
@@ -249,14 +249,18 @@ def record(
     status = _status(child, timed_out)
     meta["exit_status"] = status if command else None
     if recording.full:
-        _keep(recording)
         reason = recording.full.strerror
+        meta["ended_early"] = f"{reason}: nothing after that was spooled"
+        _keep(recording)
         raise OutputError(
             f"recording stopped early, {reason}: what was spooled is kept in {path}/raw; "
             f"make room and run 'wakescope recover {path}'"
         )
     write_meta(path, meta)
-    finish(path, on_convert)
+    try:
+        finish(path, on_convert)
+    except (KeyboardInterrupt, SystemExit):
+        raise InterruptError(f"interrupted while writing {path}: run 'wakescope recover {path}'") from None
     _complete(path)
     return status
 

@@ -25,6 +25,7 @@ from ..errors import CommandError, UsageError
 TBENCH_PORT = 7003  # fixed in tbench and tbench_srv
 TBENCH_LOADS = (Path("/usr/share/dbench/client.txt"), Path("/usr/local/share/client.txt"))
 START_TIMEOUT = 60.0  # seconds a server gets to answer; emulated machines are slow
+MOST = 4096  # clients or groups: more is a slip of the hand, and would take the machine down
 HACKBENCH_LOOPS = 1_000_000_000  # more than any recording lasts: the recorder ends it
 
 
@@ -43,8 +44,8 @@ def workload(spec: str, seconds: float) -> AbstractContextManager[Load]:
     a program is missing or a server does not start.
     """
     name, _, count = spec.partition(":")
-    if name not in WORKLOADS or not count.isdigit() or int(count) < 1:
-        raise UsageError(f"--workload {spec}: expected {', '.join(f'{w}:N' for w in WORKLOADS)} with N of 1 or more")
+    if name not in WORKLOADS or not count.isdigit() or not 1 <= int(count) <= MOST:
+        raise UsageError(f"--workload {spec}: expected {', '.join(f'{w}:N' for w in WORKLOADS)} with N of 1 to {MOST}")
     return WORKLOADS[name](int(count), seconds)
 
 

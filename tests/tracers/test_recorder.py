@@ -175,6 +175,8 @@ class TestEndings:
         one_line(wakescope("info", path), 3, "recover")
         assert wakescope("recover", path).returncode == 0
         assert Trace.open(path).rows("switches") == spooled
+        assert "killed" in Trace.open(path).meta["ended_early"]
+        assert "unknown: the recorder was killed" in wakescope("info", path).stdout
         one_line(wakescope("recover", path), 2, "nothing to recover")
 
     def test_a_full_disk_loses_nothing_spooled(self, tmp_path):
@@ -194,6 +196,16 @@ class TestEndings:
         layout_stride = 8 + Trace.open(kept).array("wakeups").dtype.itemsize
         assert Trace.open(kept).rows("wakeups") >= spooled // (layout_stride + 8)
         assert Trace.open(kept).rows("wakeups") > 0
+
+    def test_a_recording_under_way_cannot_be_recovered(self, tmp_path):
+        path = tmp_path / "a.wake"
+        process = start("record", "-o", path)
+        wait_for(lambda: (path / "raw/switch.spool").exists() and (path / "raw/switch.spool").stat().st_size, process)
+        one_line(wakescope("recover", path), 3, "still being recorded")
+        process.send_signal(signal.SIGHUP)
+        process.communicate()
+        assert process.returncode == 0
+        assert Trace.open(path).rows("switches") > 0
 
     def test_no_events_is_a_trace_too(self, tmp_path):
         path = tmp_path / "a.wake"
@@ -228,7 +240,7 @@ class TestRefusals:
         done = subprocess.run(
             [*run, "record", "-o", tmp_path / "a.wake", "--", "true"], capture_output=True, text=True, check=False
         )
-        one_line(done, 4, "CAP_BPF")
+        one_line(done, 4, "CAP_SYS_ADMIN")
         assert not (tmp_path / "a.wake").exists()
         done = subprocess.run([*run, "doctor", "--json"], capture_output=True, text=True, check=False)
         assert done.returncode == 1
