@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from wakescope.schema import Outcome
 from wakescope.trace import Trace
+from wakescope.tracers import libbpf
 from wakescope.tracers.recorder import MIB, estimate_hz, ring_sizes
 
 WAKESCOPE = [sys.executable, "-m", "wakescope"]
@@ -135,6 +136,25 @@ def test_as_many_wakeups_as_perf_counts(tmp_path):
     assert trace.rows("wakeups") >= perf["sched:sched_waking"]
     assert trace.rows("switches") >= perf["sched:sched_switch"]
     assert trace.rows("wakeups") <= perf["sched:sched_waking"] * 1.05 + 500
+
+
+def test_as_many_records_as_the_kernel_ran_the_probes(tmp_path, live):
+    """The kernel's own count of program runs (bpf_enable_stats) is the records there are, or were lost."""
+    stats = libbpf.lib().bpf_enable_stats(libbpf.STATS_RUN_TIME)
+    assert stats >= 0
+    with open(stats, "rb"):
+        assert wakescope("record", "-o", tmp_path / "a.wake", "--", "hackbench", "-g", "1", "-l", "500").returncode == 0
+    trace = Trace.open(tmp_path / "a.wake")
+    runs = {program: count for program, (count, _) in trace.meta["run_time"].items()}
+    lost = {ring: sum(r["lost"] for r in trace.meta["rings"] if r["ring"] == ring) for ring in ("wakeup", "switch")}
+    outcomes = trace.df("wakeups", ["outcome"])["outcome"]
+    wakings = (~outcomes.isin([Outcome.FORK, Outcome.EXEC])).sum()
+    waking = next(count for program, count in runs.items() if program.startswith("waking_"))
+    assert waking > 5_000
+    assert wakings + lost["wakeup"] == waking
+    assert trace.rows("switches") + lost["switch"] == runs["sched_switch"]
+    if trace.meta["tier"] != "tracepoint":
+        assert outcomes.isin([Outcome.PLACED, Outcome.FORK, Outcome.EXEC]).sum() == runs["select_exit"]
 
 
 class TestEndings:
