@@ -107,6 +107,11 @@ def comms_at(trace: Trace, code: Ints, ts: Ints) -> np.ndarray[Any, np.dtype[np.
     return np.where(found < 0, df_tasks(trace)["comm"].to_numpy(object)[code], names[found])
 
 
+def named(name: str, pattern: str) -> bool:
+    """Whether a task's name is the pattern to the letter, or fits it as a shell pattern."""
+    return name == pattern or fnmatch.fnmatchcase(name, pattern)
+
+
 def selected(trace: Trace, task: str | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """Which tasks (by code) a user means: a pid, or a name that may hold * and ?, matched against every name it had.
 
@@ -120,9 +125,9 @@ def selected(trace: Trace, task: str | None) -> np.ndarray[Any, np.dtype[np.bool
     else:
         codes = _identities(trace)[1]["events"]
         names = columns(trace, "tasks", "comm")["comm"].to_numpy(object)
-        hit = [fnmatch.fnmatchcase(name, task) for name in names]
+        hit = [named(name, task) for name in names]
         chosen = np.isin(np.arange(len(tasks)), codes[np.array(hit, bool)])
-        chosen |= [fnmatch.fnmatchcase(name, task) for name in tasks["comm"]]
+        chosen |= [named(name, task) for name in tasks["comm"]]
     if not chosen.any():
         raise UsageError(
             f"no task in {trace.path} has the pid or name {task!r}: 'wakescope report' without --task lists"

@@ -260,7 +260,7 @@ def find_wakeup(trace: Trace, task: str | None, at: float | None) -> int:
     fits = (rows["outcome"] == Outcome.PLACED) & (rows["ts"] >= trace.span[0] + round((at or 0) * 1e9))
     if task is not None:
         tasks = trace.df("tasks", ["pid", "comm"])
-        named = tasks["comm"].map(lambda comm: fnmatchcase(comm, task))
+        named = tasks["comm"].map(lambda comm: comm == task or fnmatchcase(comm, task))
         pids = {int(task)} if task.isdigit() else set(tasks["pid"][named])
         fits &= np.isin(rows["wakee_pid"], list(pids))
     found = np.flatnonzero(fits)
