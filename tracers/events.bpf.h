@@ -22,7 +22,7 @@ int sched_switch(__u64 *ctx)
 	s.next_prio = GET(next, prio);
 	s.preempt = RAW_ARG(ctx, 0) & 1;
 	s.prev_on_rq = !!GET(prev, on_rq);
-	if (!decision_tier)
+	if (!decision_tier && (!s.prev_pid || !s.next_pid)) /* only then does the CPU become idle or busy */
 		note_cpu(s.cpu, task_rq(next), !s.next_pid);
 	emit(MAP(switch_rings), RING_SWITCH, &s, sizeof(s));
 	return 0;

@@ -299,13 +299,14 @@ static __always_inline bool on_rq(const struct wakeup *w)
 /* Writes out a wakeup whose decision will not be seen to return; cur is still the waker. */
 static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 {
-	struct stats *st = this_stats();
 	struct wakeup *w = &slot->w;
+	struct stats *st;
 
-	if (!slot->open || !st)
+	if (!slot->open)
 		return;
 	slot->open = false;
-	if (slot->decided)
+	st = this_stats();
+	if (slot->decided || !st)
 		return; /* its return went unseen: only one of the two probes is attached, at either end of a recording */
 	w->ts_exit = bpf_ktime_get_ns();
 	w->jiffies_exit = bpf_jiffies64();
