@@ -90,15 +90,16 @@ def test_damaged_spools_are_refused_and_kept(tmp_path, damage):
     assert (path / "raw").exists()
 
 
-def test_cpus_that_there_are_not_are_refused(tmp_path):
+@pytest.mark.parametrize("column", ["chosen_cpu", "cpu", "outcome"])
+def test_cpus_and_outcomes_that_there_are_not_are_refused(tmp_path, column):
     path = spooled(tmp_path / "a.wake", {"wakeup": {"wakeups": 5}})
     rows = np.memmap(path / "raw/wakeup.spool", layout("wakeups"), "r+")
-    rows["chosen_cpu"][2] = 77
+    rows[column][2] = 77
     rows.flush()
     finish(path)
-    with pytest.raises(TraceError, match="chosen_cpu"):
+    with pytest.raises(TraceError, match=column):
         Trace.open(path).array("wakeups")
-    with pytest.raises(TraceError, match="chosen_cpu"):
+    with pytest.raises(TraceError, match=column):
         list(Trace.open(path).chunks("wakeups"))
 
 

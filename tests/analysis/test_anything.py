@@ -29,7 +29,7 @@ wakeups = row(
     waker_start=st.integers(0, 2), wakee_start=st.integers(0, 2),
     waker_tag=pids, wakee_tag=pids, waker_last_wakee=pids,
     waker_flips=st.integers(0, 99), wakee_flips=st.integers(0, 99), waker_decay_ts=jiffies, prev_cpu=somewhere,
-    chosen_cpu=somewhere, wakee_cpu=cpus, outcome=st.sampled_from([*Outcome, 77]), context=st.sampled_from([*Context]),
+    chosen_cpu=somewhere, wakee_cpu=cpus, outcome=st.sampled_from([*Outcome]), context=st.sampled_from([*Context]),
     wake_flags=st.sampled_from([0, 0x18, 2**32 - 1]), llc_size=st.integers(1, 8),
     has_masks=st.integers(0, 2), idle=word, sched_idle=word, allowed=word,
     affine_attempts=st.integers(-1, 1), affine_moves=st.integers(-1, 1),
