@@ -163,8 +163,10 @@ class Trace:
         limits = dict.fromkeys(("cpu", "prev_cpu", "chosen_cpu", "wakee_cpu"), self.topology.nr_cpus)
         limits["outcome"] = len(schema.Outcome)
         for name in set(limits) & set(rows.column_names) if rows.num_rows else ():
-            if compute.max(rows.column(name)).as_py() >= limits[name]:
-                raise TraceError(f"{self.path}/{table}.parquet is damaged: a {name} of {limits[name]} or more")
+            most = compute.max(rows.column(name)).as_py()
+            if most >= limits[name]:
+                what = f"outcome {most}" if name == "outcome" else f"CPU {most} as {name}"
+                raise TraceError(f"{self.path}/{table}.parquet has {what}, which there is not: the trace is damaged")
         return rows
 
     def _bounds(self, table: str) -> tuple[int, int]:
