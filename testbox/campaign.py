@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UsageError, WakescopeError
+from ..schema import Outcome
+from ..trace import Trace
 from ..tracers import host
 from ..tracers.offsets import Types, kernel_types
 from ..tracers.probes import Probes, plan
@@ -31,11 +33,15 @@ TIMEOUT = 1500  # seconds of one boot
 
 @dataclass(frozen=True)
 class Campaign:
-    """Machines, what is recorded on each as (tier, loads) in order, and the size no trace may pass (0: any)."""
+    """Machines, what is recorded on each as (tier, loads) in order, and what a trace must be to be kept.
+
+    largest is the size in bytes no trace may pass (0: any), fewest the placed wakeups it must hold.
+    """
 
     topologies: tuple[str, ...]
     runs: tuple[tuple[str, tuple[str, ...]], ...]
     largest: int = 0
+    fewest: int = 0
 
 
 CAMPAIGNS = {
@@ -46,11 +52,11 @@ CAMPAIGNS = {
     ),
     # the machine of the 2015 thread (docs/variants.md): pgbench at the client count its figures are about
     "threads": Campaign(("1s4c2t",), (("decision", ("pgbench:8@8", "tbench:4@4")),), 600_000),
-    # long enough for 20,000 decisions each at the slowest rate seen under emulation; tier deep holds all of tier
-    # decision, and the corpus is of tier decision
+    # tier deep holds all of tier decision, and the corpus is of tier decision
     "fidelity": Campaign(
         ("2s2c2t", "1s8c1t", "uneven", "llcs"),
-        (("deep", ("tbench:4@8", "hackbench:2@6", "pgbench:4@20", "juggle:4@8", "mixed:2@10")),),
+        (("deep", ("tbench:4@15", "hackbench:2@12", "pgbench:4@35", "juggle:4@15", "mixed:2@10")),),
+        fewest=20_000,
     ),
 }
 
@@ -77,7 +83,7 @@ def inside(campaign: str, prefix: str, folder: Path) -> int:
             try:
                 while not path.exists():
                     _record(types, tier, path, name, count, seconds)
-                    seconds = _shrunk(path, seconds, CAMPAIGNS[campaign].largest)
+                    seconds = _refit(path, seconds, CAMPAIGNS[campaign])
             except WakescopeError as error:
                 print(f"{path.name}: {error}", flush=True)
                 failed += 1
@@ -95,12 +101,17 @@ def _record(types: Types, tier: str, path: Path, name: str, count: int, seconds:
     print(f"{path.name}: exit status {status}", flush=True)
 
 
-def _shrunk(path: Path, seconds: float, largest: int) -> float:
-    """Remove a trace that is too large, to be made again over fewer seconds."""
+def _refit(path: Path, seconds: float, campaign: Campaign) -> float:
+    """Remove a trace that is too large or too short, to be made again over these seconds."""
     size = sum(file.stat().st_size for file in path.iterdir())
-    if largest and size > largest:
-        shutil.rmtree(path)
-        return seconds * 0.8 * largest / size
+    placed = int((Trace.open(path).df("wakeups")["outcome"] == Outcome.PLACED).sum())
+    if campaign.largest and size > campaign.largest:
+        seconds *= 0.8 * campaign.largest / size
+    elif placed < campaign.fewest:
+        seconds *= max(1.2, 1.2 * campaign.fewest / max(placed, 1))
+    else:
+        return seconds
+    shutil.rmtree(path)
     return seconds
 
 
