@@ -17,6 +17,7 @@ from wakescope.model.compiled import plain
 from wakescope.model.contrast import contrast
 from wakescope.model.idle import Path as By
 from wakescope.model.kernels import kernel, policy_for
+from wakescope.model.loads import NONE
 from wakescope.model.numa_retry import NumaHistory
 from wakescope.model.replay import RESULT, Certainty, replay
 from wakescope.model.topo import machine
@@ -193,7 +194,7 @@ def test_compiled_and_plain_agree(release):
         compiled = replay(seen, BOX, reader.policy, HZ)
         slow = np.zeros(len(rows), RESULT)
         with np.errstate(over="ignore"):
-            plain(replaying._replay)(seen, machine(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow)
+            plain(replaying._replay)(seen, NONE.find(seen), machine(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow)
         assert (compiled == slow).all()
 
 
