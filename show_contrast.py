@@ -58,8 +58,8 @@ def show_contrast(console: Console, found: Contrast) -> None:
             f"{left['to_another_node']:,} went to another node; "
         )
     console.print(
-        f"not replayed: {forks}{left['delayed']:,} wakeups of tasks still queued and {left['wakelist']:,} queued to the "
-        "CPU the task was leaving, which kernels before 6.12 and 5.8 placed"
+        f"not replayed: {forks}{left['delayed']:,} wakeups of tasks still queued and {left['wakelist']:,} queued to "
+        "the CPU the task was leaving, which kernels before 6.12 and 5.8 placed"
     )
     notes: dict[str, list[str]] = {}
     for judged in found.policies:

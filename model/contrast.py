@@ -156,7 +156,8 @@ class Contrast:
 
     decisions: row (of wakeups), ts (ns), kind (wakeup, fork, exec), cpu (the waker's), prev_cpu, kernel_cpu, waker and
     wakee (labels). Forks and execs are among them if the trace has the figures they were placed by.
-    not_replayed: forks and execs otherwise, and how many of them the kernel placed on another node; delayed and wakelist: wakeups that kernels before 6.12 and 5.8 would have placed.
+    not_replayed: forks and execs otherwise, and how many of them the kernel placed on another node; delayed and
+    wakelist: wakeups that kernels before 6.12 and 5.8 would have placed.
     """
 
     topology: Topology

@@ -26,7 +26,6 @@ from .select import select_task_rq_fair
 from .topo import SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu, machine
 from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, scratch
 
-
 MISSED = {
     Doubt.SYNC: "whether it is a sync wakeup (wake_flags)",
     Doubt.WIDE: "the flips of waker or wakee",
@@ -219,9 +218,7 @@ class Explanation:
         return [Reason("", f"missed: {text}", Source.UNKNOWN) for doubt, text in MISSED.items() if asked & doubt.value]
 
 
-def explain(
-    row: Row, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE
-) -> tuple[list[Reason], str]:
+def explain(row: Row, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE) -> tuple[list[Reason], str]:
     """The chain of reasons for one row of schema.WAKEUPS, outcome PLACED, FORK or EXEC, and the verdict in a sentence.
 
     hz: ticks a second of the traced kernel; loads: of the trace.

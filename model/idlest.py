@@ -10,8 +10,6 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-import numpy as np
-
 from .compiled import compiled
 from .idle import Path, sched_idle_cpu
 from .loads import Changed
@@ -57,16 +55,11 @@ class Rule(IntEnum):
     OTHER_IDLE = 14  # goes: it has
 
 
-STAYS = (
-    *(Rule.UNKNOWN, Rule.ALONE, Rule.LOCAL_TYPE, Rule.NUMA_LOAD, Rule.LOCAL_LOAD, Rule.EVEN_LOAD),
-    *(Rule.IMBALANCE, Rule.PREFERRED_HERE, Rule.NUMA_SPARE, Rule.LOCAL_IDLE),
-)
-
-
 class Stats(NamedTuple):
     """struct sg_lb_stats, of the allowed CPUs of a group and without the task itself.
 
-    known: 0 if a figure was not captured; running: sum_nr_running; changed: Changed of any of its CPUs; group_changed: whether capacity or imbalance did.
+    known: 0 if a figure was not captured; running: sum_nr_running; changed: Changed of any of its
+    CPUs; group_changed: whether capacity or imbalance did.
     """
 
     known: int
@@ -173,7 +166,7 @@ def update_sg_wakeup_stats(policy: Policy, machine: Machine, w: Wakeup, group: i
         group_changed = w.group_changed[sg.cpu] >> sg.level & 1
     if not capacity:
         known = 0
-    weight = np.int64(sg.weight)
+    weight = int(sg.weight)
     stats = Stats(known, 0, util, runnable, running, idle_cpus, capacity, weight, 0, changed, group_changed)
     kind = group_classify(w, pct, imbalance, stats)
     avg_load = 0
@@ -191,7 +184,7 @@ def cpu_util_without(policy: Policy, w: Wakeup, cpu: int, own: bool) -> int:
         if own:  # an exec's task is current and queued
             estimated = max(estimated - w.own_util_est[cpu], 0)
         util = max(util, estimated)
-    return min(util, SCALE)
+    return int(min(util, SCALE))
 
 
 @compiled
@@ -339,13 +332,13 @@ def _may_share_node(
     if policy.numa_spare == NumaSpare.IDLE:  # v5.5
         return local.idle_cpus > 0
     if policy.numa_spare == NumaSpare.QUARTER_SPAN:  # 23e6082a522e, v5.11
-        return local.running < chain.sd_weight[level] >> 2
+        return bool(local.running < chain.sd_weight[level] >> 2)
     if policy.numa_spare == NumaSpare.QUARTER_GROUP:  # 2cfb7a1b031b, v5.18
         return local.running + 1 < local.weight >> 2
     imb_numa_nr = chain.sd_imb[level]
     if policy.numa_spare == NumaSpare.IMB_NUMA_NR:  # e496132ebedd, v5.18
-        return local.running + 1 <= imb_numa_nr
-    # f5b2eeb49991, v6.0. NR_CPUS is not known, but a task may be allowed more CPUs than there are only if it is them all.
+        return bool(local.running + 1 <= imb_numa_nr)
+    # f5b2eeb49991, v6.0. NR_CPUS is not known, but only a task that is allowed them all is allowed more than there are.
     if w.wakee_nr_allowed <= len(machine.cpus):
         imb_numa_nr = min(imb_numa_nr, cpumask_weight_and(machine.groups[group].span, w.allowed))
     imbalance = abs(local.idle_cpus - idlest.idle_cpus)
@@ -362,7 +355,9 @@ def adjust_numa_imbalance(imbalance: int, dst_running: int, imb_numa_nr: int) ->
 
 @compiled
 def find_idlest_group_cpu(policy: Policy, machine: Machine, w: Wakeup, group: int, this_cpu: int) -> tuple[int, Path]:
-    """(CPU, path) in a group: a SCHED_IDLE one, else the idle one that wakes fastest or idles last, else the least loaded.
+    """(CPU, path) in a group: one with SCHED_IDLE tasks only, else an idle one, else the least loaded.
+
+    Of idle ones the one that wakes fastest, and of those the one that became idle last.
 
     Cookies of core scheduling are not captured: taken to match.
     """
@@ -382,7 +377,7 @@ def find_idlest_group_cpu(policy: Policy, machine: Machine, w: Wakeup, group: in
             latency, stamp = w.exit_latency[cpu], w.idle_stamp[cpu]
             if latency != UNKNOWN and latency < min_exit_latency:
                 min_exit_latency, latest_idle_timestamp, shallowest = latency, stamp, cpu
-            elif (latency == UNKNOWN or latency == min_exit_latency) and stamp > latest_idle_timestamp:
+            elif latency in (UNKNOWN, min_exit_latency) and stamp > latest_idle_timestamp:
                 latest_idle_timestamp, shallowest = stamp, cpu
         elif shallowest == NO_CPU:
             if w.changed[cpu] & Changed.LOAD.value:

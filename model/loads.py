@@ -55,7 +55,6 @@ class Loads:
         first, last = np.searchsorted(self.key, key, "left"), np.searchsorted(self.key, key, "right")
         return self.rows, first, np.where(overlaps(wakeups["ts"], wakeups["ts_exit"], self.lost), first, last)
 
-
     def with_idle(self, wakeups: Array) -> Array:
         """The wakeups, with the idle words of forks and execs over all CPUs and not two LLCs alone; those at entry."""
         wakeups = wakeups.copy()

@@ -106,13 +106,15 @@ class Idlest(IntEnum):
 
 
 class NumaSpare(IntEnum):
-    """When find_idlest_group keeps a task on its node though another node has more idle CPUs; all have spare capacity."""
+    """When find_idlest_group keeps a task on its node though another has more idle CPUs; both have spare capacity."""
 
     IDLE = 0  # while the local group has an idle CPU (57abff067a08, v5.5)
     QUARTER_SPAN = 1  # while fewer tasks run there than a quarter of the domain's CPUs (23e6082a522e, v5.11)
     QUARTER_GROUP = 2  # while with it fewer would run than a quarter of the group's CPUs (2cfb7a1b031b, v5.18)
     IMB_NUMA_NR = 3  # while with it no more than sd.imb_numa_nr would run (e496132ebedd, v5.18)
-    ADJUST = 4  # likewise, if the idle CPUs differ by two at most; allowed CPUs count (cb29a5c19d2d, f5b2eeb49991, v6.0)
+    ADJUST = (
+        4  # likewise, if the idle CPUs differ by two at most; allowed CPUs count (cb29a5c19d2d, f5b2eeb49991, v6.0)
+    )
 
 
 class AffineBy(IntEnum):

@@ -79,9 +79,7 @@ def _mark_flickers(wakeups: Array, when: Array, cpus: Array) -> None:
 
 
 @compiled
-def _replay(
-    wakeups: Array, found: Found, machine: Machine, policy: Policy, hz: int, w: Wakeup, results: Array
-) -> None:
+def _replay(wakeups: Array, found: Found, machine: Machine, policy: Policy, hz: int, w: Wakeup, results: Array) -> None:
     for i in range(len(wakeups)):
         row = wakeups[i]
         result = results[i]

@@ -60,7 +60,7 @@ def cpu_dtype(words: int) -> np.dtype[Any]:
 def group_dtype(words: int) -> np.dtype[Any]:
     """One sched_group of a Machine whose masks have that many words."""
     fields = [
-        ("weight", "<i4"),  # group_weight
+        ("weight", "<i8"),  # group_weight
         ("first", "<i4"),  # lowest CPU of its span
         ("cpu", "<i4"),  # a CPU, and a level of its domains, whose own group shares this one's sgc; -1 if there is none
         ("level", "<i4"),
@@ -95,10 +95,10 @@ def cpumask_clear_cpu(cpu: int, mask: Array) -> None:
 @compiled
 def cpumask_intersects(one: Array, other: Array) -> bool:
     """Whether two masks have a CPU in common."""
+    common = np.uint64(0)
     for word in range(len(one)):
-        if one[word] & other[word]:
-            return True
-    return False
+        common |= one[word] & other[word]
+    return bool(common != 0)
 
 
 @compiled

@@ -115,7 +115,7 @@ def test_groups_that_are_fully_busy_go_by_load():
 
 
 def test_without_the_patch_a_node_is_as_any_group():
-    """revert-numa-idlest-stay-local: go as soon as imbalance_pct is exceeded, unless the other has the imbalance more."""
+    """revert-numa-idlest-stay-local: go as soon as imbalance_pct is exceeded."""
     reverted = patched(V612, ["revert-numa-idlest-stay-local"])
     assert patched(reverted, ["numa-idlest-stay-local"]) == V612
     for load in (100, 200, 400, 1100):
@@ -159,10 +159,11 @@ def test_idle_cpus_go_by_exit_latency_and_stamp(states, cpu):
 
 
 def test_a_cpu_of_sched_idle_tasks_is_taken_at_once():
-    found = PARENT | {1: busy(), 5: busy(load=3, nr_idle=1)}
+    found = {cpu: busy(load=3000 if cpu < 4 else 1100) for cpu in range(8)}
+    found[5]["nr_idle"] = 1
     result = place(V612, found)
     assert (result["cpu"], Path(result["path"])) == (5, Path.IDLEST_SCHED_IDLE)
-    assert place(V73, found, wakee_policy=5)["cpu"] == 7  # fd54d81c2c0e, v7.1: not by a SCHED_IDLE task
+    assert place(V73, found, wakee_policy=5)["cpu"] == 4  # fd54d81c2c0e, v7.1: not by a SCHED_IDLE task
 
 
 def test_an_exec_leaves_its_own_load_out():
@@ -185,7 +186,7 @@ def test_only_the_domains_that_balance_at_fork():
 
 
 def test_affinity():
-    assert place(V612, PARENT, allowed=[1, 5])["cpu"] == 1  # one idle CPU on each node: none runs a task, of those that count
+    assert place(V612, PARENT, allowed=[1, 5])["cpu"] == 1  # each node has one idle CPU that counts
     assert place(V612, PARENT, allowed=[5])["cpu"] == 5
     assert place(V612, PARENT, UMA, allowed=[1])["cpu"] == 1
     outside = place(V612, {}, topology(nodes=1, cores=1, threads=2), allowed=[], prev=1)

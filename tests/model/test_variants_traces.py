@@ -194,7 +194,9 @@ def test_compiled_and_plain_agree(release):
         compiled = replay(seen, BOX, reader.policy, HZ)
         slow = np.zeros(len(rows), RESULT)
         with np.errstate(over="ignore"):
-            plain(replaying._replay)(seen, NONE.find(seen), machine(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow)
+            plain(replaying._replay)(
+                seen, NONE.find(seen), machine(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow
+            )
         assert (compiled == slow).all()
 
 
