@@ -63,18 +63,18 @@ def table(folders: list[Path]) -> Iterator[str]:
         name = NAME.fullmatch(path.name)
         if name:
             opened = Trace.open(path)
-            names = (opened.meta["kernel"], name["topology"], name["load"], name["tier"])
-            found.append((names, validate(opened)))
-            yield _row([found[-1][1]], names)
+            cells = (str(opened.meta["kernel"]), *name.group("topology", "load", "tier"))
+            found.append((cells, validate(opened)))
+            yield _row([found[-1][1]], cells)
     for kernel, names in _kernels(found):
         yield _row([v for (k, *_), v in found if k == kernel or not kernel], names)
-    known = [(names, v.forks) for names, v in found if v.forks.all.decisions > _missed([v.forks])]
+    known = [(cells, v.forks) for cells, v in found if v.forks.all.decisions > _missed([v.forks])]
     if not known:
         return
     yield FORKS
     yield from _heads(FORKS_HEAD)
-    for names, forks in known:
-        yield _forks_row([forks], names)
+    for cells, forks in known:
+        yield _forks_row([forks], cells)
     for kernel, names in _kernels(known):
         yield _forks_row([f for (k, *_), f in known if k == kernel or not kernel], names)
 
