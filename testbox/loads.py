@@ -148,7 +148,7 @@ def forked(shells: int, seconds: float) -> None:
     """Run the shells, every other one on every other CPU only, and as many workers that fork and that start threads,
     with more hogs in each fifth of the time.
 
-    The first hog is a SCHED_IDLE one, which leaves its CPU free for others to take; of the others every other one is nice.
+    The first hog is a SCHED_IDLE one, which leaves its CPU free for others to take; every other one is nice.
     """
     cpus = sorted(os.sched_getaffinity(0))
     quick = [_program("stress-ng"), "--quiet", "--fork", str(shells), "--pthread", str(shells), "--pthread-max", "3"]
@@ -163,12 +163,12 @@ def forked(shells: int, seconds: float) -> None:
                 hogs.append(_hog(os.SCHED_OTHER if hogs else os.SCHED_IDLE, len(hogs) % 2 * 10))
             time.sleep(seconds / 5)
     finally:
-        for process in running:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
         for pid in hogs:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
 
 
 if __name__ == "__main__":
