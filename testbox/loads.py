@@ -153,7 +153,8 @@ def forked(shells: int, seconds: float) -> None:
     cpus = sorted(os.sched_getaffinity(0))
     quick = [_program("stress-ng"), "--quiet", "--fork", str(shells), "--pthread", str(shells), "--pthread-max", "3"]
     commands = [["/bin/sh", "-c", FORKING]] * shells + [quick]
-    running = [subprocess.Popen(command, start_new_session=True) for command in commands]
+    null = subprocess.DEVNULL
+    running = [subprocess.Popen(c, stdout=null, stderr=null, start_new_session=True) for c in commands]
     for shell in running[1:-1:2]:
         os.sched_setaffinity(shell.pid, cpus[::2])
     hogs: list[int] = []
