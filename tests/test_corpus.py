@@ -76,6 +76,28 @@ def test_the_model_is_exact(trace):
         assert share.agree == share.decisions
 
 
+def test_the_model_is_exact_of_forks(trace):
+    """Where what they look at was recorded; in the older traces of the corpus it was not, and they are undecidable."""
+    found = validate(trace).forks
+    exact = found.certainty["EXACT"]
+    assert exact.agree == exact.decisions
+    if trace.has("loads"):
+        assert found.certainty["UNDECIDABLE"].decisions == 0
+        assert exact.decisions >= 0.9 * found.all.decisions >= 50
+    else:
+        assert found.certainty["UNDECIDABLE"].decisions == found.all.decisions
+
+
+def test_forks_end_in_every_way():
+    """Every way in which find_idlest_cpu ends on some CPU."""
+    paths: dict[str, int] = {}
+    for path in TRACES:
+        if path.stem.endswith("-forks"):
+            for name, share in validate(Trace.open(path)).forks.path.items():
+                paths[name] = paths.get(name, 0) + share.decisions
+    assert min(paths[p] for p in ("STAYS", "IDLEST_ONLY", "IDLEST_SCHED_IDLE", "IDLEST_IDLE", "IDLEST_LOAD")) > 0
+
+
 def test_it_reports(trace):
     report = build_report(trace, load_replay=df_replay).to_json()
     assert len(report["odd"]) == 3

@@ -108,3 +108,19 @@ def test_old_kernels_on_hackbench(approximate):
                 f"{c['count']:,} to {c['count'] + c['unknown']:,}" if c["unknown"] else f"{c['count']:,}" for c in cells
             ]
             assert f"| then {name} | " + " | ".join(counts) + " |" in TEXT
+
+
+def test_forks_that_stay_local():
+    """Forks and execs by kind; the figures are sums of both."""
+    opened = Trace.open(ROOT / "tests" / "corpus" / "6.12-2s2c2t-decision-forks.wake")
+    names = ["own", "own+revert-numa-idlest-stay-local", "5.10"]
+    data = contrast(opened, [(name, named(name, opened.meta)) for name in names]).to_json()
+    for comparison in data["comparisons"]:
+        kinds = [row for row in comparison["by_kind"] if row["kind"] != "wakeup"]
+        count, moved, base, other = (
+            sum(row[name] for row in kinds) for name in ("decisions", "moved", "cross_node_base", "cross_node_other")
+        )
+        assert f"| of {count} forks and execs |" in TEXT
+        assert f"| own | {base} | |" in TEXT
+        assert f"| {comparison['policy']} | {other} | {moved} |" in TEXT
+    assert f"{data['comparisons'][1]['by_kind'][1]['moved']} stay that 6.12 sends away" in TEXT
