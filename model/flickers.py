@@ -23,8 +23,8 @@ def mark_flickers(wakeups: Array, switches: Array, migrations: Array | None, top
     rows with ts, orig_cpu and dest_cpu, or None; both in time order. Marked are:
 
     * idle: a CPU began or ceased to idle;
-    * has_idle_cores, by LLC: it was 0 and a CPU of the LLC went idle (__update_idle_core() sets it), or another decision
-      read something else (select_idle_cpu() clears it when a search for a core fails);
+    * has_idle_cores, by LLC: it was 0 and a CPU of the LLC went idle (__update_idle_core() sets it), or another
+      decision read something else (select_idle_cpu() clears it when a search for a core fails);
     * nr_running of this_cpu: another decision chose it, or a task was moved from or to it.
     """
     machine_cpus = machine(topology).cpus
@@ -52,7 +52,7 @@ def _idle_cores(wakeups: Array, llc: Array) -> tuple[Array, Array, Array, Array]
 
 
 def _arrivals(wakeups: Array, migrations: Array | None) -> tuple[Array, Array, Array]:
-    """When a CPU's runqueue gained or lost a task, as far as is recorded: when, which CPU, the row that placed it or -1."""
+    """When a runqueue gained or lost a task, as far as is recorded: when, its CPU, the row that placed it or -1."""
     ts, cpus = [wakeups["ts_exit"]], [wakeups["chosen_cpu"].astype(np.int64)]
     rows = [np.arange(len(wakeups))]
     if migrations is not None:
