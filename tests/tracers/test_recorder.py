@@ -135,7 +135,6 @@ def test_as_many_wakeups_as_perf_counts(tmp_path, perf):
     assert inside <= counted["sched:sched_waking"] * 1.01
     assert trace.rows("wakeups") >= counted["sched:sched_waking"]
     assert trace.rows("switches") >= counted["sched:sched_switch"]
-    assert trace.rows("wakeups") <= counted["sched:sched_waking"] * 1.05 + 500
 
 
 def test_as_many_records_as_the_kernel_ran_the_probes(tmp_path, live):
