@@ -129,8 +129,9 @@ def known(release: str) -> bool:
 def policy_for(meta: Mapping[str, Any]) -> Kernel:
     """The policy of the kernel a trace was recorded on, from the trace's meta.json.
 
-    Reads kernel (uname -r), kernel_version (uname -v), sched_features (names, NO_ before those off; or name: bool;
-    None where debugfs was not readable), btf ({"struct.member": bool}), tier, hypervisor and not_stock (reasons).
+    Reads kernel (uname -r), kernel_version (uname -v and what Ubuntu adds), sched_features (names, NO_ before those
+    off; or name: bool; None where debugfs was not readable), btf ({"struct.member": bool}), tier, hypervisor and
+    not_stock (reasons).
     Raises KernelError if the release is not modelled.
     """
     release, unseen = stable_release(str(meta.get("kernel", "")), str(meta.get("kernel_version", "")))
@@ -154,12 +155,13 @@ def policy_for(meta: Mapping[str, Any]) -> Kernel:
 def stable_release(release: str, version: str = "") -> tuple[str, list[str]]:
     """The stable release behind uname -r and uname -v, and what had to be guessed.
 
-    Debian's uname -r names the ABI (6.1.0-57-amd64) and its uname -v the release (Debian 6.1.192-3). Others that have
-    .0 in uname -r hide the point release.
+    Debian's uname -r names the ABI (6.1.0-57-amd64) and its uname -v the release (Debian 6.1.192-3). Ubuntu's names
+    the ABI too, and version has its /proc/version_signature (Ubuntu 5.15.0-139.149-generic 5.15.178). Others that
+    have .0 in uname -r hide the point release.
     """
-    debian = re.search(r"Debian (\d+\.\d+\.\d+)", version)
-    if debian:
-        return debian[1], []
+    named = re.search(r"(?:Debian|Ubuntu \S+) (\d+\.\d+\.\d+)", version)
+    if named:
+        return named[1], []
     found = re.match(r"\d+\.\d+(\.\d+)?", release)
     if not found:
         raise KernelError(f"{release!r} is not a kernel release: name one with --policy, such as --policy 6.12")

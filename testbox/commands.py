@@ -80,7 +80,9 @@ def kernels(
     table = Table("version", "release", "suite", "MB", "cached", box=None)
     for row in sorted(rows, key=lambda row: version_key(row[0])):
         table.add_row(*row)
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    console.width = max(console.width, 120)  # in a pipe too no name is cut short
+    console.print(table)
     for suite, reason in listed.missing.items():
         _say(f"{suite} cannot be had: {reason}")
 

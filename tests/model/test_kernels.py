@@ -57,6 +57,8 @@ def test_stable_release():
     assert stable_release("6.1.0-57-amd64", DEBIAN) == ("6.1.192", [])
     assert stable_release("6.12.118+deb13-amd64", "#1 SMP") == ("6.12.118", [])
     assert stable_release("6.18.44", "#2 SMP") == ("6.18.44", [])
+    ubuntu = "#149~20.04.1-Ubuntu SMP Wed Apr 16 2025 (Ubuntu 5.15.0-139.149~20.04.1-generic 5.15.178)"
+    assert stable_release("5.15.0-139-generic", ubuntu) == ("5.15.178", [])
     release, unseen = stable_release("6.8.0-45-generic", "#45-Ubuntu SMP")
     assert release == "6.8"
     assert "newest of 6.8" in unseen[0]
