@@ -159,11 +159,13 @@ def _boot(box: Box, via: Via) -> NoReturn:
 
 
 def _folder(out: Path | None) -> Path | None:
-    """The folder shared as /out, made if need be; raises OutputError."""
+    """The folder shared as /out, made if need be, in a folder that is there; raises OutputError."""
     if out is None:
         return None
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise OutputError(f"--out {out}: there is no folder {out.parent} to make it in") from None
     except OSError as error:
         raise OutputError(f"--out {out}: {error.strerror}") from None
     if not os.access(out, os.W_OK):

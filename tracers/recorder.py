@@ -107,6 +107,8 @@ def ring_sizes(wakeup_mib: int, nr_cpus: int, deep: bool) -> dict[str, int]:
 
 def check_output(path: Path) -> None:
     """Raise OutputError if a trace cannot be made at path, before anything is started for it."""
+    if not path.name:
+        raise OutputError(f"-o {path} is no name for a trace: give one such as a.wake")
     parent = path.parent
     if path.exists() or path.is_symlink():
         raise OutputError(f"{path} exists: choose another name with -o, or remove it")

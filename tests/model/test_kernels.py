@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from wakescope.errors import KernelError
+from wakescope.errors import ModelError
 from wakescope.model.kernels import CHANGES, kernel, known, policy_for, stable_release
 from wakescope.model.policy import AffineCount, Policy, PropClock, RecentUsed, Scan, SchedIdle
 
@@ -37,7 +37,7 @@ def test_a_series_is_its_newest_release():
 @pytest.mark.parametrize("release", ["4.9", "5.11", "5.12.3", "9.0", "next", "6.x", "6.1.0-57-amd64"])
 def test_releases_that_are_not_modelled(release):
     assert not known(release)
-    with pytest.raises(KernelError):
+    with pytest.raises(ModelError):
         kernel(release)
 
 

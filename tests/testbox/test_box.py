@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("qemu-system-x86_64"), reason="no QEMU on this host"),
 ]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(wakescope.__file__).parents[1])}
-LINE = [sys.executable, "-m", "wakescope.testbox"]
+LINE = [sys.executable, "-m", "wakescope", "box"]
 
 
 @pytest.fixture(scope="session")
