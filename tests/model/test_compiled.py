@@ -49,6 +49,26 @@ def test_code_is_kept_in_the_directory_asked_for(tmp_path):
     assert list(tmp_path.glob("model-*/*/flips.record_wakee*.nbi"))
 
 
+def test_code_of_other_versions_goes_once_it_is_old(tmp_path):
+    old, recent, other = tmp_path / "model-0", tmp_path / "model-1", tmp_path / "other"
+    for directory in (old, recent, other):
+        (directory / "inside").mkdir(parents=True)
+    for directory in (old, other):
+        os.utime(directory, (0, 0))
+    run(SMALL, NUMBA_CACHE_DIR=str(tmp_path))
+    assert not old.exists()
+    assert (recent / "inside").exists()
+    assert (other / "inside").exists()
+
+
+def test_code_in_use_stays(tmp_path):
+    run(SMALL, NUMBA_CACHE_DIR=str(tmp_path))
+    (directory,) = tmp_path.glob("model-*")
+    os.utime(directory, (0, 0))
+    run(SMALL, NUMBA_CACHE_DIR=str(tmp_path))
+    assert list(directory.glob("*/flips.record_wakee*.nbi"))
+
+
 def test_where_nothing_can_be_kept_it_still_runs(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
