@@ -175,7 +175,11 @@ def _unpack(offer: Offer, folder: Path, say: Callable[[str], None]) -> None:
         done = subprocess.run(["dpkg", "-x", package, partial], capture_output=True, text=True, check=False)
         if done.returncode:
             shutil.rmtree(partial, ignore_errors=True)
-            raise OutputError(f"cannot unpack {package.name} into {partial}: {done.stderr.strip().splitlines()[-1]}")
+            reason = done.stderr.strip().partition("\n")[0]
+            raise OutputError(
+                f"cannot unpack {package.name} into {partial}: {reason}; make room, or set XDG_CACHE_HOME to a folder "
+                "elsewhere"
+            )
     (partial / "package.json").write_text(json.dumps(asdict(offer), indent=1))
     partial.replace(folder)
     for package in packages:

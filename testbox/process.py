@@ -8,10 +8,12 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 from .ending import Ending
@@ -24,8 +26,8 @@ Sink = Callable[[bytes], object]
 
 
 def program(name: str, package: str) -> str:
-    """Path of a program on the host; BoxSetupError names the package to install."""
-    found = shutil.which(name)
+    """Path of a program on the host, or beside this Python's; BoxSetupError names the package to install."""
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
     if found is None:
         raise BoxSetupError(f"{name} is not on this host: install {package}")
     return found
