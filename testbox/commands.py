@@ -51,7 +51,7 @@ NodesOption = Annotated[int | None, typer.Option("--nodes", help="NUMA nodes; on
 DistanceOption = Annotated[str | None, typer.Option("--distance", help=_DISTANCE_HELP)]
 LlcsOption = Annotated[int | None, typer.Option("--llc-per-socket", help="Last-level caches in each socket.")]
 OfflineOption = Annotated[str | None, typer.Option("--offline", help="CPUs to take offline, as 3 or 1,4-5.")]
-MemoryOption = Annotated[int, typer.Option("--memory", help="MiB, divided evenly among the nodes.")]
+MemoryOption = Annotated[int, typer.Option("--memory", min=256, help="MiB, divided evenly among the nodes.")]
 FeaturesOption = Annotated[str, typer.Option("--features", help="Scheduler features to set, as WA_IDLE,NO_SIS_UTIL.")]
 SysctlOption = Annotated[list[str] | None, typer.Option("--sysctl", help="key=value, as kernel.sched_schedstats=1.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds after which the box is ended.")]
@@ -111,6 +111,8 @@ def run(
     Exit status 124: the time was up; 125: the guest's kernel died; 9: the box could not be set up; any other is the
     command's own.
     """
+    if not timeout > 0:  # nor is nan
+        raise UsageError(f"--timeout {timeout:g}: give seconds")
     shape = parse(topology, nodes, distance, llcs, offline)
     box = Box(find(kernel, _say), shape, tuple(command), memory, parse_features(features), parse_sysctls(sysctl or []))
     _boot(replace(box, timeout=timeout, out=_folder(out)), via)

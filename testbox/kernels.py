@@ -78,7 +78,10 @@ def from_path(path: Path) -> Kernel:
     """
     path = path.expanduser().resolve()
     places = ("arch/x86/boot/bzImage", "boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz")
-    images = [path] if path.is_file() else [found for place in places for found in sorted(path.glob(place))]
+    try:
+        images = [path] if path.is_file() else [found for place in places for found in sorted(path.glob(place))]
+    except PermissionError:
+        raise NoKernelError(f"{path} is not readable for this user; copy it, or fetch a package instead") from None
     if not images:
         raise NoKernelError(f"no bzImage at {path}")
     image = images[0]
