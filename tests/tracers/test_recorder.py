@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -185,7 +186,7 @@ class TestEndings:
         process = start("record", "-o", path, "--", "sleep", "60")
         spool = path / "raw/switch.spool"
         wait_for(lambda: spool.exists() and spool.stat().st_size > 4000, process)
-        child = int(subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(process.pid)], text=True))
+        child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         process.kill()
         process.wait()
         os.kill(child, signal.SIGKILL)
