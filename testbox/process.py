@@ -26,11 +26,16 @@ Sink = Callable[[bytes], object]
 
 
 def program(name: str, package: str) -> str:
-    """Path of a program on the host, or beside this Python's; BoxSetupError names the package to install."""
-    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    """Path of a program on the host; BoxSetupError names the package to install."""
+    found = shutil.which(name, path=_path())
     if found is None:
         raise BoxSetupError(f"{name} is not on this host: install {package}")
     return found
+
+
+def _path() -> str:
+    """PATH with the folder of this Python last: virtme-ng may be in a virtual environment that nobody activated."""
+    return f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
 
 
 @contextmanager
@@ -76,6 +81,7 @@ def running(
             stderr=stderr,
             pass_fds=descriptors,
             start_new_session=True,
+            env={**os.environ, "PATH": _path()},
         )
         try:
             yield
