@@ -32,6 +32,7 @@ class SchedIdle(IntEnum):
     ANY = 0
     NOT_SCHED_IDLE = 1  # any but a SCHED_IDLE wakee (choose_sched_idle_rq, fd54d81c2c0e, v7.1)
     NOBODY = 2  # until v5.4
+    LAST = 3  # a scan that finds none idle, unless it saw every CPU; no core of such CPUs is looked for (v5.4)
 
 
 class RecentUsed(IntEnum):

@@ -42,6 +42,7 @@
 		__type(value, of);                                                                                     \
 	} name SEC(".maps")
 #define MAP(name) (&name)
+#define HAS_RINGBUF 1
 
 /* Argument n of a tracepoint. */
 #define RAW_ARG(ctx, n) ((ctx)[n])

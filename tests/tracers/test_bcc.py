@@ -15,7 +15,7 @@ from wakescope.tracers.offsets import Types
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(wakescope.__file__).parents[1])}
-FLAGS = {"SHARE_LLC": 9}
+FLAGS = {"BALANCE_EXEC": 1, "BALANCE_FORK": 2, "SHARE_LLC": 9}
 NO_BTF = Types("/boot/vmlinux", flags=FLAGS)
 BTF = Types("/sys/kernel/btf/vmlinux", flags=FLAGS, btf=True, typed=True, per_cpu=True)
 
