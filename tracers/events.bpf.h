@@ -93,9 +93,14 @@ int BPF_PROG(move_numa, struct task_struct *p, int src_cpu, int dst_cpu)
 SEC("tp_btf/sched_stick_numa")
 int BPF_PROG(stick_numa, struct task_struct *p, int src_cpu)
 {
-	struct task_struct *dst = stick_has_dst ? (struct task_struct *)RAW_ARG(ctx, 2) : NULL;
+	struct task_struct *dst;
 
-	numa_moved(ctx, p, src_cpu, RAW_ARG(ctx, stick_has_dst ? 3 : 2), dst ? GET(dst, pid) : 0, NUMA_STICK);
+	if (!stick_has_dst) {
+		numa_moved(ctx, p, src_cpu, RAW_ARG(ctx, 2), 0, NUMA_STICK);
+		return 0;
+	}
+	dst = (struct task_struct *)RAW_ARG(ctx, 2);
+	numa_moved(ctx, p, src_cpu, RAW_ARG(ctx, 3), dst ? GET(dst, pid) : 0, NUMA_STICK);
 	return 0;
 }
 
