@@ -149,7 +149,7 @@ class Object(libbpf.Object):
                 return
 
     def run_on(self, name: str, cpu: int | None) -> None:
-        """Run a program once on a CPU, or as this thread: where it cannot be run by hand, as a uprobe of our own call."""
+        """Run a program once on a CPU, or as this thread; as a uprobe of our own call where it cannot be by hand."""
         if self._by_hand:
             return super().run_on(name, cpu)
         allowed = os.sched_getaffinity(0)

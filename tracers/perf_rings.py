@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
 import platform
 import struct
 from typing import Any

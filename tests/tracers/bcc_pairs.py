@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Records one workload with both loaders attached at once, bcc twice: python bcc_pairs.py [--TIER] [--COUNT] [COMMAND…].
+"""Records one workload with both loaders attached at once, bcc twice: bcc_pairs.py [--TIER] [--COUNT] [COMMAND…].
 
 Every hook runs bcc's program, libbpf's, and another of bcc's, in this order, so that what libbpf read lies between two
 looks of bcc. Other CPUs write while three programs read. Where both looks give one value, libbpf's must be that value;
@@ -9,10 +9,10 @@ first (an fexit lies inside a kretprobe): there the look before is the one at th
 What moved and came back within the microsecond looks as if only libbpf were wrong. It is counted apart (returned) if
 a record of that moment says that another CPU was at work on the runqueue; if none does, it is unexplained.
 
-The command is run again until COUNT decisions were seen. Prints one JSON object: tier; of each table how many records of
-each look have no partner, how many triples there are, and by field how many are not all alike, returned or unexplained;
-cost: of each program how often it ran and for how many ns on average, by the kernel's own statistics. Times (ts,
-ts_exit, jiffies, jiffies_exit) and seq differ by nature and are left out.
+The command is run again until COUNT decisions were seen. Prints one JSON object: tier; of each table how many records
+of each look have no partner, how many triples there are, and by field how many are not all alike, returned or
+unexplained; cost: of each program how often it ran and for how many ns on average, by the kernel's own statistics.
+Times (ts, ts_exit, jiffies, jiffies_exit) and seq differ by nature and are left out.
 """
 
 import json
@@ -40,7 +40,7 @@ MASKS = {"idle", "idle_exit", "sched_idle", "sched_idle_exit"}
 THIS = {"this_load", "this_nr_running", "this_h_nr_queued", "this_h_nr_runnable"}
 PREV = {"prev_load", "prev_nr_running"}
 HANGS = {"waker_h_load": THIS, "wakee_h_load": PREV, "load_depth": THIS | PREV}
-HANGS |= {name: THIS for name in THIS} | {name: PREV for name in PREV}
+HANGS |= dict.fromkeys(THIS, THIS) | dict.fromkeys(PREV, PREV)
 HANGS |= {f"{name}_exit": {f"{other}_exit" for other in of} & set(AT_EXIT) for of in (THIS, PREV) for name in of}
 AROUND = 5_000  # ns that a record may lie before or after the looks: what it says is done a little later or earlier
 
