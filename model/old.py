@@ -97,6 +97,7 @@ OLD = {
     "4.15": V4_15,
     "4.16": V4_16,
     "4.19": V4_19,
+    "5.3": V4_19,  # v5.3.0-76.72 of Ubuntu
     "5.4": V5_4,
 }
 REWRITTEN = 4  # wake_affine of 4.12.4 is that of 4.13 (815abf5af45f)

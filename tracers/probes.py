@@ -177,7 +177,7 @@ class Probes:
         return {table: self.layout.dtype(RECORDS[table]) for table in RINGS[ring].values()}
 
     def create_rings(self, sizes: dict[str, int]) -> None:
-        """Make a ring of the given size (bytes, a power of two) per kind and possible CPU, or perf buffer per online one."""
+        """Make a ring of the given size (bytes, a power of two) per kind and possible CPU; perf buffers if online."""
         for kind, size in sizes.items():
             record_size = max(d.itemsize for d in self.dtypes(kind).values())
             fd = self.object.map_fd(f"{kind}_rings")

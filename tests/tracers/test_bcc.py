@@ -64,6 +64,28 @@ def test_what_cannot_be_is_one_line(types, tier, loader, words):
         probes.plan(types, tier, loader)
 
 
+def test_btf_alone_does_not_make_it_libbpf(monkeypatch):
+    """Kernels from 5.4 on have BTF, but before 5.10 no raw tracepoint program can be run by hand."""
+    monkeypatch.setattr(probes.host, "symbols", lambda: {"select_task_rq_fair": 1})
+    made = probes.plan(BTF, "tracepoint")
+    assert (made.loader, made.typed) == ("bcc", False)
+    assert made.why == "this kernel cannot run raw tracepoint programs by hand (before 5.10)"
+    with pytest.raises(KernelError, match=r"libbpf cannot be used, this kernel cannot .* use --loader bcc"):
+        probes.plan(BTF, "tracepoint", "libbpf")
+
+
+def test_a_tracepoint_that_types_do_not_tell_of_is_known_by_its_symbol(monkeypatch):
+    """BTF has tracepoints as btf_trace_* from 5.5 on; arguments are then told by type, else as they were before 5.7."""
+    symbols = {bcc.BY_HAND: 1, "__tracepoint_sched_stick_numa": 1}
+    monkeypatch.setattr(probes.host, "symbols", lambda: symbols)
+    made = probes.plan(BTF, "tracepoint")
+    assert "stick_numa" in made.programs
+    assert made.constants["stick_has_dst"] == 0
+    assert made.refused["move_numa"] == "this kernel has no tracepoint sched_move_numa"
+    typed = Types("here", flags=FLAGS, tracepoints={"sched_stick_numa": 4}, btf=True)
+    assert probes.plan(typed, "tracepoint").constants["stick_has_dst"] == 1
+
+
 def test_preempt_count_is_found_on_its_own_or_in_pcpu_hot():
     """A symbol of its own up to 6.1 and from 6.15 on, a member of pcpu_hot from 6.2 to 6.14."""
     hot = Types("here", members={"pcpu_hot": {"preempt_count": (8, 4)}})
