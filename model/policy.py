@@ -78,7 +78,7 @@ class IdlePull(IntEnum):
 class Load(IntEnum):
     """Which load of a runqueue wake_affine_weight compares."""
 
-    AVERAGE = 0  # cfs_rq.avg.load_avg, which includes what sleepers left behind (v5.7)
+    AVERAGE = 0  # cfs_rq.avg.load_avg, which includes what sleepers left behind (11f10e5420f6, v5.5)
     RUNNABLE = 1  # the runnable load only
 
 
