@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 from wakescope.schema import Outcome
 from wakescope.trace import Trace
-from wakescope.tracers import libbpf
+from wakescope.tracers import host, libbpf
 from wakescope.tracers.recorder import MIB, estimate_hz, ring_sizes
 
 WAKESCOPE = [sys.executable, "-m", "wakescope"]
@@ -117,12 +118,12 @@ class TestInvariants:
 
 @pytest.mark.live
 @pytest.mark.usefixtures("live")
-@pytest.mark.skipif(not shutil.which("perf"), reason="perf is the independent counter")
+@pytest.mark.skipif(not host.perf(), reason="perf is the independent counter")
 def test_as_many_wakeups_as_perf_counts(tmp_path):
     """perf stat counts sched_waking and sched_switch of the same command, whose own events we pick out by pid."""
     path = tmp_path / "perf.wake"
     counts = tmp_path / "counts"
-    command = ["perf", "stat", "-a", "-x", ",", "-o", counts, "-e", "sched:sched_waking,sched:sched_switch"]
+    command = [host.perf(), "stat", "-a", "-x", ",", "-o", counts, "-e", "sched:sched_waking,sched:sched_switch"]
     command += ["--", "hackbench", "-g", "1", "-l", "500"]
     assert wakescope("record", "-o", path, "--", *command).returncode == 0
     rows = [line.split(",") for line in counts.read_text().splitlines() if "sched:" in line]
@@ -185,7 +186,7 @@ class TestEndings:
         process = start("record", "-o", path, "--", "sleep", "60")
         spool = path / "raw/switch.spool"
         wait_for(lambda: spool.exists() and spool.stat().st_size > 4000, process)
-        child = int(subprocess.check_output(["ps", "-o", "pid=", "--ppid", str(process.pid)], text=True))
+        child = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text())
         process.kill()
         process.wait()
         os.kill(child, signal.SIGKILL)
