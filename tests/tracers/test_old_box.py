@@ -36,7 +36,7 @@ python -m wakescope record -o /dev/shm/old.wake -- hackbench -g 2 -l 50
 cp -r /dev/shm/old.wake .
 """
 
-# 5.3 has no BTF. Its types are those of a vmlinux made from its source, as docs/loaders.md says, kept as if read before.
+# 5.3 has no BTF. Its types are those of a vmlinux made from its source (docs/loaders.md), kept as if read before.
 TYPES = HERE / "types-5.3.0-76-generic.json"
 KEEP_TYPES = """
 import json, platform
