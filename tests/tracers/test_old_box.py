@@ -94,7 +94,7 @@ def test_it_is_recorded_whole(out):
     tasks = trace.df("tasks")
     assert {1, 2} <= set(tasks["pid"])
     if known(release):
-        exact = validate(trace).certainty["exact"]
+        exact = validate(trace).certainty["EXACT"]
         assert exact.agree == exact.decisions > 10_000
 
 
