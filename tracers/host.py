@@ -103,8 +103,9 @@ def perf() -> str | None:
 
     Ubuntu's /usr/bin/perf refuses a kernel other than the one its package came with; the program behind it does not.
     """
-    programs = sorted(str(path) for path in Path("/usr/lib").glob("linux-tools-*/perf"))
-    return programs[-1] if programs else shutil.which("perf")
+    programs = Path("/usr/lib").glob("linux-tools-*/perf")
+    newest = max(programs, key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)], default=None)
+    return str(newest) if newest else shutil.which("perf")
 
 
 def sched_ext() -> str | None:

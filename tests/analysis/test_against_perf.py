@@ -21,14 +21,12 @@ TIMEHIST = re.compile(r"\s*(\d+)\.(\d{6}) \[\d+\] .*\[(\d+)(?:/\d+)?\]\s+[\d.]+\
 
 
 @pytest.fixture(scope="module")
-def both(live, tmp_path_factory):
+def both(live, perf, tmp_path_factory):
     """A trace and a perf.data of one hackbench run, on one clock."""
-    if host.perf() is None:
-        pytest.skip("perf is not installed")
     folder = tmp_path_factory.mktemp("perf")
     trace, data = folder / "a.wake", folder / "perf.data"
-    perf = [host.perf(), "sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", data]
-    run = [*WAKESCOPE, "record", "-o", trace, "--", *perf, "--", "hackbench", "-g", "2", "-l", "1500"]
+    beside = [perf, "sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", data]
+    run = [*WAKESCOPE, "record", "-o", trace, "--", *beside, "--", "hackbench", "-g", "2", "-l", "1500"]
     subprocess.run(run, check=True, capture_output=True)
     return Trace.open(trace), data
 
