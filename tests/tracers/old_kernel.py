@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What the box's test of kernels before 5.10 asks inside the box: python old_kernel.py prints one JSON object.
+"""What the box's test of kernels before 5.8 asks inside the box: python old_kernel.py prints one JSON object.
 
 domains: flags (as a number) and name of each CPU's domains, lowest first, as the kernel's own sysctls tell them;
 loader: how the probes are loaded; lost: of rings too small, drained twice, by CPU: wakeups tried, lost and kept.
