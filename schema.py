@@ -137,7 +137,7 @@ WAKEUPS = HEADER + _columns(
     wakee_load            | <u8  | load    | p.se.avg.load_avg
     wakee_h_load          | <u8  | load    | task_h_load(p) from the fields the kernel reads
     waker_h_load          | <u8  | load    | task_h_load(current)
-    this_load             | <u8  | load    | cpu_load(this_cpu) (before 5.7: runnable load)
+    this_load             | <u8  | load    | cpu_load(this_cpu) (before 5.5: runnable load)
     prev_load             | <u8  | load    | cpu_load(prev_cpu)
     wakee_util            | <u8  | util    | p.se.avg.util_avg
     this_capacity         | <u4  |         | capacity_of(this_cpu)

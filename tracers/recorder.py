@@ -26,10 +26,12 @@ from ..errors import CommandError, InterruptError, OutputError
 from ..trace import FORMAT, RINGS, Trace, claim, finish, layout_to_json, write_json, write_meta
 from . import host
 from .command import Command
-from .domains import cpu_list, read_topology
+from .domains import read_topology
 from .offsets import MEMBERS
+from .perf_rings import PerfRing
 from .probes import Probes
 from .provenance import provenance
+from .rings import Ring
 from .stock import stock_reasons
 
 INTERVAL = 0.05  # seconds between drains: with 8 MiB a ring then holds 500,000 wakeups/s per CPU
@@ -125,8 +127,8 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
         (path / "topology.json").write_text(read_topology(probes).to_json())
         layouts = {}
         for kind in probes.rings:
-            stride = probes.rings[kind][0].stride
-            layouts[kind] = {table: layout_to_json(_spooled(d, stride)) for table, d in probes.dtypes(kind).items()}
+            ring = probes.rings[kind][0]
+            layouts[kind] = {table: layout_to_json(_spooled(d, ring)) for table, d in probes.dtypes(kind).items()}
         write_json(path / "raw" / "layout.json", layouts)
         write_meta(path, meta)
         return {kind: (path / "raw" / f"{kind}.spool").open("wb", buffering=0) for kind in probes.rings}
@@ -136,15 +138,15 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
         raise OutputError(f"cannot write {path}: {error.strerror}; choose another place with -o") from None
 
 
-def _spooled(dtype: np.dtype[np.void], stride: int) -> np.dtype[np.void]:
-    """A record's dtype as it lies in a spool: behind the ring's 8-byte header."""
+def _spooled(dtype: np.dtype[np.void], ring: Ring | PerfRing) -> np.dtype[np.void]:
+    """A record's dtype as it lies in a spool: behind the ring's own header."""
     fields: dict[str, Any] = dict(dtype.fields or {})
     return np.dtype(
         {
             "names": list(fields),
             "formats": [f[0] for f in fields.values()],
-            "offsets": [f[1] + 8 for f in fields.values()],
-            "itemsize": stride,
+            "offsets": [f[1] + ring.header for f in fields.values()],
+            "itemsize": ring.stride,
         }
     )
 
@@ -298,7 +300,7 @@ def _close(recording: Recording, child: Command | None) -> None:
     if child:
         child.end(recording.drain)
     meta["detach_ts"] = time.monotonic_ns()
-    probes.stop(cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
+    probes.stop(host.cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
     meta["stop_ts"] = time.monotonic_ns()
     recording.drain()
     for spool in recording.spools.values():
