@@ -17,7 +17,7 @@ $(VENV)/.packages: packages.sh
 
 $(VENV)/.done: pyproject.toml $(VENV)/.packages
 	python3 -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,plots]'
 	@touch $@
 
 # t: typed loads; 64 and 512: most CPUs (tracers/probes.bpf.c)

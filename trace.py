@@ -156,7 +156,7 @@ class Trace:
         return self._sane(table, columns, lambda: self._file(table).read(columns=columns))
 
     def _sane(self, table: str, columns: list[str] | None, read: Callable[[], pa.Table]) -> pa.Table:
-        """What read() gives, filled up. Raises TraceError if it cannot, or names CPUs and outcomes that there are not."""
+        """What read() gives, filled up. Raises TraceError if it cannot, or names CPUs or outcomes there are not."""
         try:
             rows = _filled(table, columns, read())
         except (OSError, pa.ArrowInvalid) as error:

@@ -98,8 +98,9 @@ def df_flip_check(trace: Trace, task: str | None = None) -> pd.DataFrame:
 
 
 def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) -> pd.DataFrame:
-    """Each selected waker's flips in equal bins of the trace's span. Needs tables wakeups and tasks.
+    """Each selected waker's flips in equal bins of the trace's span, those with the highest flips first, in time order.
 
+    Needs tables wakeups and tasks.
     Columns: task (label); code; bin (0 … bins - 1); start_ms (since the trace began); wakeups; flipped; decayed;
     highest: most flips seen in the bin; last: flips after its last wakeup of the bin.
     """
@@ -119,7 +120,9 @@ def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) 
     ).reset_index(names=["code", "bin"])
     table.insert(0, "task", df_tasks(trace)["label"].to_numpy(object)[table["code"]])
     table.insert(3, "start_ms", table["bin"] * width / 1e6)
-    return table
+    peak = table.groupby("code")["highest"].transform("max")
+    rank = table.assign(peak=peak).sort_values(["peak", "code", "bin"], ascending=[False, True, True], kind="stable")
+    return rank.drop(columns="peak").reset_index(drop=True)
 
 
 def df_flippers(trace: Trace, task: str | None = None) -> pd.DataFrame:

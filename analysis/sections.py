@@ -52,12 +52,12 @@ class View:
 
     trace: Trace
     task: str | None = None
-    load_replay: Callable[[Trace], pd.DataFrame | None] = lambda _: None
+    load_replay: Callable[[], pd.DataFrame | None] = lambda: None
 
     @cached_property
     def replay(self) -> pd.DataFrame | None:
-        """The replay, made when a section first asks for it."""
-        return self.load_replay(self.trace)
+        """The replay, waited for when a section first asks for it."""
+        return self.load_replay()
 
 
 def loss_section(view: View) -> Section:
@@ -257,6 +257,7 @@ def numa_section(view: View) -> Section:
         [
             Table("retries", "Attempts to reach the preferred node", retries),
             Table("events", "Events by node", numa.df_numa_events(view.trace, view.task)),
+            Table("searches", "Nodes searched for a place, by task", numa.df_searches(view.trace, view.task)),
             Table("preferred", "Changes of preferred node", numa.df_preferred(view.trace, view.task)),
             Table("fights", "Cross-node pulls that balancing undid", fought),
             Table(
@@ -299,3 +300,4 @@ SECTIONS: dict[str, Callable[[View], Section]] = {
     "balance": balance_section,
     "loss": loss_section,
 }
+REPLAYED = {"placement", "affine", "numa"}  # sections that ask for the replay

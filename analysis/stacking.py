@@ -6,6 +6,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+import numba
 import numpy as np
 import pandas as pd
 
@@ -14,7 +15,7 @@ from ..trace import Trace
 from .inputs import columns, masks, once, switches
 from .latency import Wait, df_waits
 from .match import first_after
-from .occupancy import Words, idle_words, llc_words
+from .occupancy import idle_words, llc_words
 from .tasks import df_tasks, selected
 from .wakeups import df_wakeups, pair_codes
 
@@ -27,6 +28,9 @@ class Stacking(IntEnum):
     LLC = 2  # stacked: an allowed CPU of its LLC was idle
     MACHINE = 3  # stacked: only outside its LLC was one
     UNKNOWN = 4
+
+
+IDLE, NO_OTHER, LLC, MACHINE, UNKNOWN = (int(s) for s in Stacking)  # as compiled code takes them
 
 
 @once
@@ -139,20 +143,31 @@ def is_sync(wake_flags: np.ndarray[Any, Any], sd_flag: np.ndarray[Any, Any]) -> 
 
 
 def _stacking(trace: Trace, row: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    idle, known = (words[row] for words in idle_words(trace))
-    has = columns(trace, "wakeups", "has_masks")["has_masks"].to_numpy()[row]
-    usable = idle | np.where(has[:, None] > 0, masks(trace)["sched_idle"][row], np.uint64(0))
-    free = idle & masks(trace)["allowed"][row]
-    stacking = np.full(len(row), Stacking.NO_OTHER, np.uint8)
-    stacking[free.any(axis=1)] = Stacking.MACHINE
-    stacking[(free & llc_words(trace.topology)[chosen]).any(axis=1)] = Stacking.LLC
-    stacking[_has(usable, chosen)] = Stacking.IDLE
-    stacking[(chosen < 0) | ~_has(known, chosen)] = Stacking.UNKNOWN
-    return stacking
+    idle, known = idle_words(trace)
+    has = columns(trace, "wakeups", "has_masks")["has_masks"].to_numpy()
+    sched_idle, allowed = masks(trace)["sched_idle"], masks(trace)["allowed"]
+    found = np.empty(len(row), np.uint8)
+    _find(row, chosen, idle, known, sched_idle, has, allowed, llc_words(trace.topology), found)
+    return found
 
 
-def _has(words: Words, cpu: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether each row's words hold its CPU."""
-    word = words[np.arange(len(cpu)), cpu // 64]
-    bit: np.ndarray[Any, np.dtype[np.bool_]] = (word >> (cpu % 64).astype(np.uint64) & np.uint64(1)).astype(bool)
-    return bit
+@numba.njit(cache=True)
+def _find(row, chosen, idle, known, sched_idle, has, allowed, llc, found):  # type: ignore[no-untyped-def]
+    """Stacking of each row into found."""
+    for i in range(len(row)):
+        r, cpu = row[i], chosen[i]
+        word, bit = cpu // 64, np.uint64(1) << np.uint64(cpu % 64)
+        if cpu < 0 or not known[r, word] & bit:
+            found[i] = UNKNOWN
+            continue
+        if idle[r, word] & bit or (has[r] > 0 and sched_idle[r, word] & bit):
+            found[i] = IDLE
+            continue
+        found[i] = NO_OTHER
+        for w in range(idle.shape[1]):
+            free = idle[r, w] & allowed[r, w]
+            if free & llc[cpu, w]:
+                found[i] = LLC
+                break
+            if free:
+                found[i] = MACHINE
