@@ -74,9 +74,10 @@ def df_moved(trace: Trace) -> pd.DataFrame:
 
 @once
 def df_all_moved(trace: Trace) -> pd.DataFrame:
-    """Every migration, as many as sched_migrate_task fired, those of wakeups first. Needs as df_moved.
+    """Every migration, as many as sched_migrate_task fired, those of wakeups first.
 
-    Columns: ts (ns); task: code (-1 unknown); mover: Mover; orig_cpu, dest_cpu.
+    Needs tables migrations, wakeups and tasks. Columns: ts (ns); task: code (-1 unknown); mover: Mover; orig_cpu,
+    dest_cpu.
     """
     moved, rows = df_moved(trace), df_wakeups(trace)
     home = columns(trace, "wakeups", "wakee_cpu")["wakee_cpu"]
@@ -92,9 +93,10 @@ def df_all_moved(trace: Trace) -> pd.DataFrame:
 
 
 def df_migrations(trace: Trace, task: str | None = None) -> pd.DataFrame:
-    """Migrations of selected tasks by mover and distance: as many as sched_migrate_task fired. Needs as df_moved.
+    """Migrations of selected tasks by mover and distance: as many as sched_migrate_task fired.
 
-    Columns: mover (name, lower case); migrations; then one per distance between the CPUs left and reached.
+    Needs tables migrations, wakeups and tasks. Columns: mover (name, lower case); migrations; then one per distance
+    between the CPUs left and reached.
     """
     moved, chosen = df_all_moved(trace), np.append(selected(trace, task), task is None)
     moved = moved[chosen[moved["task"]]]
@@ -107,7 +109,7 @@ def df_migrations(trace: Trace, task: str | None = None) -> pd.DataFrame:
 
 
 def df_crossings(trace: Trace, task: str | None = None) -> pd.DataFrame:
-    """Migrations of selected tasks to another node, in time order. Needs as df_moved.
+    """Migrations of selected tasks to another node, in time order. Needs tables migrations, wakeups and tasks.
 
     Columns: task (label); code; at_ms (since the trace began); mover (name, lower case); from_nid, to_nid.
     """
@@ -129,10 +131,10 @@ def df_crossings(trace: Trace, task: str | None = None) -> pd.DataFrame:
 
 
 def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
-    """Migrations that took a task off the CPU its last wakeup chose, within so many ms of it. Needs as df_moved.
+    """Migrations that took a task off the CPU its last wakeup chose, within so many ms of it.
 
-    Columns: ts (ns); task: code; row: row of wakeups; after (us since the wakeup); mover: Mover; undone: Undone;
-    orig_cpu, dest_cpu.
+    Needs tables migrations, wakeups and tasks. Columns: ts (ns); task: code; row: row of wakeups; after (us since the
+    wakeup); mover: Mover; undone: Undone; orig_cpu, dest_cpu.
     """
     moved, wakeups = df_moved(trace), df_wakeups(trace)
     row = moved["row"].to_numpy()
@@ -153,7 +155,7 @@ def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
 
 
 def df_undone_counts(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = None) -> pd.DataFrame:
-    """df_undone of selected tasks counted by kind and mover. Needs as df_moved.
+    """df_undone of selected tasks counted by kind and mover. Needs tables migrations, wakeups and tasks.
 
     Columns: undone, mover (names, lower case); migrations; share: of the selected tasks' decisions; after_p50 (us).
     """

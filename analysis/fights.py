@@ -86,11 +86,12 @@ def _back_offs(trace: Trace, replay: pd.DataFrame | None) -> pd.DataFrame:
 
 
 def df_delay_retry(trace: Trace, replay: pd.DataFrame | None = None, task: str | None = None) -> pd.DataFrame:
-    """What a back-off after cross-node pulls would have suppressed, by selected task. Needs numa, wakeups and tasks.
+    """What a back-off after cross-node pulls would have suppressed, by selected task.
 
-    replay: as in df_affine. Columns: task (label); attempts; back_offs: set by pulls of or by the task; meant: attempts
-    within a back-off, which the patch means to suppress; merged: attempts that 7347fc87dfe6 as merged suppresses, which
-    is all but those whose new deadline still lies within a back-off. Open loop: each attempt is judged by itself.
+    replay: as in df_affine. Needs tables numa, wakeups and tasks. Columns: task (label); attempts; back_offs: set by
+    pulls of or by the task; meant: attempts within a back-off, which the patch means to suppress; merged: attempts that
+    7347fc87dfe6 as merged suppresses, which is all but those whose new deadline still lies within a back-off. Open
+    loop: each attempt is judged by itself.
     """
     attempts, back_offs = df_attempts(trace).sort_values("attempt", kind="stable"), _back_offs(trace, replay)
     found = last_before(

@@ -71,7 +71,7 @@ def df_waits(trace: Trace) -> pd.DataFrame:
 def df_latency(
     trace: Trace, by: str | None = None, replay: pd.DataFrame | None = None, task: str | None = None
 ) -> pd.DataFrame:
-    """Percentiles of the waits of wakees selected by task. Needs tables wakeups, switches and tasks.
+    """Percentiles of the waits of wakees selected by task. Needs tables wakeups and switches; tasks to select by.
 
     by: None for all together, else 'moved', 'sibling' or 'path' (replay as in df_paths). Columns: the group (named as
     by); waits: complete and censored; censored; unclean: left out; min, p50 … p99.9, max (us, nearest rank, a

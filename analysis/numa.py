@@ -236,7 +236,7 @@ def df_searches(trace: Trace, task: str | None = None) -> pd.DataFrame:
 
 
 def df_vmstat(trace: Trace) -> pd.DataFrame:
-    """NUMA balancing's counters of the whole machine before and after. Needs meta's vmstat, else empty.
+    """NUMA balancing's counters of the whole machine before and after. Needs no table, but meta's vmstat.
 
     Columns: counter, as the kernel lists' tables name it; before, after, difference.
     """

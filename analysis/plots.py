@@ -87,7 +87,7 @@ def plot_latency(
 ) -> Figure:
     """Percentile curves of the time from wakeup to run by 'moved', 'sibling' or 'path' (df_latency).
 
-    replay: as in df_latency. Needs tables wakeups, switches and tasks.
+    replay: as in df_latency. Needs tables wakeups and switches; tasks to select by.
     """
     go = _plotly()
     table = df_latency(trace, by, replay, task)
@@ -159,10 +159,11 @@ def plot_preferred(trace: Trace, task: str | None = None) -> Figure:
     lane = {code: (nodes + 1) * i for i, code in enumerate(reversed(codes))}
     for code in codes:
         rows = seen[seen["task"] == code]
+        y = (rows["preferred"] + lane[code]).where(rows["preferred"] >= 0)
         line = {"shape": "hv", "width": 5, "color": "#bab0ac"}
         figure.add_trace(
             go.Scatter(
-                x=rows["at_ms"], y=(rows["preferred"] + lane[code]).where(rows["preferred"] >= 0), mode="lines", line=line,
+                x=rows["at_ms"], y=y, mode="lines", line=line,
                 name="preferred", legendgroup="preferred", showlegend=code == codes[0], text=rows["preferred"],
             )
         )  # fmt: skip

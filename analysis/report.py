@@ -80,7 +80,9 @@ def build_report(
         if name not in SECTIONS:
             raise UsageError(f"there is no section {name!r}: choose from {', '.join(SECTIONS)}")
     built: dict[str, Section] = {}
-    with ThreadPoolExecutor(1) as beside:  # the replay takes long, and compiled code does not hold the interpreter's lock
+    with ThreadPoolExecutor(
+        1
+    ) as beside:  # the replay takes long, and compiled code does not hold the interpreter's lock
         asked = not REPLAYED.isdisjoint(names)
         view = View(trace, task, beside.submit(load_replay, trace).result if asked else lambda: None)
         for name in sorted(names, key=lambda name: name in REPLAYED):
