@@ -13,7 +13,7 @@ from wakescope.tests.conftest import WAKESCOPE
 from wakescope.tests.maketrace import make_trace, switch, task, topology, wake
 from wakescope.trace import Trace
 
-pytest.importorskip("plotly")
+get_plotlyjs = pytest.importorskip("plotly.offline").get_plotlyjs
 pytest.importorskip("networkx")
 
 
@@ -62,13 +62,13 @@ def test_names_from_a_trace_stay_names(trace):
         wakeups=[wake(1000 + i, 0, 1, 2, 1, 1, waker_flips=9) for i in range(3)],
         switches=[switch(1500, 1, 0, 2)],
     )
-    text = to_html(build_report(made))
+    text = to_html(build_report(made)).replace(get_plotlyjs(), "")
     outline = Outline(text)
     assert evil.decode() not in text
     assert "\x1b" not in text
     assert {"b", "i"}.isdisjoint(outline.tags)
     assert f"{evil.decode()}:1" in outline.text
-    drawn = [s for s in outline.scripts if "Plotly.newPlot" in s]
+    drawn = [s for s in outline.scripts if s]
     assert len(drawn) == len([i for i in outline.ids if re.fullmatch(r"\w+-\d", i)])
     assert any(r"\u0026lt;" in s or "&lt;" in s or r"\u003c" in s for s in drawn)
 
