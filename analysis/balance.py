@@ -12,7 +12,7 @@ import pandas as pd
 from ..schema import NumaEvent, Outcome
 from ..trace import Trace
 from .distance import NAMES, distance
-from .inputs import columns, once
+from .inputs import columns, losses, once, overlaps_loss
 from .match import last_before
 from .tasks import codes_at, comms_at, df_tasks, selected
 from .wakeups import df_wakeups
@@ -38,6 +38,7 @@ class Undone(IntEnum):
     BACK_LLC = 1
     BACK_NODE = 2
     AWAY = 3
+    UNCLEAN = 4  # a later wakeup of the task may be lost
 
 
 @once
@@ -148,6 +149,8 @@ def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
         group = np.append(trace.topology.by_cpu(attribute), -1)
         undone[(group[dest] == group[prev]) & (group[prev] != group[chosen])] = kind
     undone[(dest == prev) & (prev != chosen)] = Undone.BACK
+    since = np.append(wakeups["ts"].to_numpy(), 0)[row]
+    undone[overlaps_loss(losses(trace)["wakeup"], since, moved["ts"].to_numpy())] = Undone.UNCLEAN
     table = pd.DataFrame({"ts": moved["ts"], "task": moved["task"], "row": row, "after": after / 1e3})
     table = table.assign(mover=moved["mover"], undone=undone, orig_cpu=orig, dest_cpu=dest)
     found: pd.DataFrame = table.loc[kept]

@@ -14,7 +14,7 @@ from .affine import Affine, df_affine
 from .balance import Mover, df_moved
 from .distance import Distance
 from .flips import hz
-from .inputs import columns
+from .inputs import any_loss, columns
 from .match import last_before
 from .numa import df_attempts, df_numa_rows, jiffies_of
 from .tasks import df_tasks, selected
@@ -29,7 +29,8 @@ def df_fights(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = Non
 
     Needs tables wakeups, migrations and tasks; numa to count faults. Columns: task, waker (labels); pulled_ms, back_ms
     (from the trace's begin); held_ms: between them; home_nid, pulled_nid; mover: of the way back (name, lower case);
-    faults: hint faults of the task meanwhile (NaN if the trace records none).
+    faults: hint faults of the task meanwhile (NaN if the trace records none); unclean (bool): a record between the two
+    may be lost.
     """
     wakeups, moved = df_wakeups(trace), df_moved(trace)
     node = np.append(trace.topology.by_cpu("node"), -1)
@@ -57,6 +58,7 @@ def df_fights(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = Non
             "pulled_nid": pulled,
             "mover": np.array([m.name.lower() for m in Mover], object)[back_rows["mover"]],
             "faults": _faults_between(trace, away["wakee"].to_numpy(), away["ts"], back_rows["ts"]),
+            "unclean": any_loss(trace, ("wakeup", "event"), away["ts"].to_numpy(), back_rows["ts"].to_numpy()),
         }
     )
     found: pd.DataFrame = table.loc[fight]

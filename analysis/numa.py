@@ -12,7 +12,7 @@ import pandas as pd
 from ..schema import NEVER64, NumaEvent
 from ..trace import Trace
 from .flips import hz
-from .inputs import columns, once
+from .inputs import columns, losses, once, overlaps_loss
 from .tasks import codes_at, df_tasks, selected
 from .wakeups import df_wakeups
 
@@ -28,6 +28,7 @@ class Result(IntEnum):
     SWAP = 2
     STICK = 3  # a destination was found, moving there failed
     NO_CPU = 4  # no destination was found
+    UNKNOWN = 5  # no event, but one may be lost
 
 
 @once
@@ -170,7 +171,7 @@ def df_attempts(trace: Trace) -> pd.DataFrame:
             "interval": rule,
             "own": rows["own"],
             "seen_late": rows["jiffies"] - attempt,
-            "result": _results(trace, rows),
+            "result": _results(trace, rows, (rows["jiffies"] - attempt + 1) * 1e9 / hz(trace)),
         }
     ).reset_index(drop=True)
 
@@ -178,9 +179,9 @@ def df_attempts(trace: Trace) -> pd.DataFrame:
 def df_retries(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Attempts by selected task, most first. Needs tables numa, wakeups and tasks.
 
-    Columns: task (label); attempts; settled, move, swap, stick, no_cpu: results; late_p50_ms, late_max_ms: lateness
-    (NaN without a deadline before); interval_p50_ms: the rule's; checked: attempts dated by NUMA balancing's own
-    records; off_rule: of these, with a deadline the rule cannot have set.
+    Columns: task (label); attempts; settled, move, swap, stick, no_cpu, unknown: results; late_p50_ms, late_max_ms:
+    lateness (NaN without a deadline before); interval_p50_ms: the rule's; checked: attempts dated by NUMA balancing's
+    own records; off_rule: of these, with a deadline the rule cannot have set.
     """
     rows = df_attempts(trace)
     rows = rows[selected(trace, task)[rows["task"]]]
@@ -261,8 +262,9 @@ def df_vmstat(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["counter", "before", "after", "difference"])
 
 
-def _results(trace: Trace, attempts: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Result of each attempt: the last event of its task that carries the deadline the attempt set.
+def _results(trace: Trace, attempts: pd.DataFrame, ago: pd.Series[float]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Result of each attempt, made at most so long (ns) before the record that shows it: the last event of its task
+    that carries the deadline the attempt set.
 
     task_numa_migrate() runs after the deadline is stored, so its tracepoints show the new one; a failed move emits
     sched_move_numa first and sched_stick_numa then.
@@ -277,4 +279,7 @@ def _results(trace: Trace, attempts: pd.DataFrame) -> np.ndarray[Any, np.dtype[n
     )
     keyed = pd.Series(result.to_numpy(), index=pd.MultiIndex.from_frame(events[["task", "retry"]]), dtype="float64")
     found = keyed.reindex(pd.MultiIndex.from_frame(attempts[["task", "retry"]]))
-    return found.fillna(int(Result.SETTLED)).to_numpy().astype(np.uint8)
+    shown = attempts["ts"].to_numpy(np.int64)
+    missed = overlaps_loss(losses(trace)["event"], shown - np.maximum(ago.to_numpy(), 0).astype(np.int64), shown)
+    no_event = np.where(missed, int(Result.UNKNOWN), int(Result.SETTLED))
+    return np.where(found.isna(), no_event, found).astype(np.uint8)

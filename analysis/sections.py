@@ -241,9 +241,10 @@ def numa_section(view: View) -> Section:
     retries = numa.df_retries(view.trace, view.task)
     fought = fights.df_fights(view.trace, task=view.task)
     findings = []
-    if len(fought):
-        text = f"{len(fought):,} times a wakeup pulled a task to another node and balancing took it back within 1 s"
-        findings.append(Finding(0.5 + 0.4 * min(1, len(fought) / 100), text))
+    cycles = int((~fought["unclean"]).sum())
+    if cycles:
+        text = f"{cycles:,} times a wakeup pulled a task to another node and balancing took it back within 1 s"
+        findings.append(Finding(0.5 + 0.4 * min(1, cycles / 100), text))
     if retries["attempts"].sum():
         text = f"NUMA balancing tried {retries['attempts'].sum():,} times to move a task, and moved or swapped "
         text += f"{(retries['move'] + retries['swap']).sum():,}"
@@ -276,9 +277,10 @@ def balance_section(view: View) -> Section:
     migrations = balance.df_migrations(view.trace, view.task)
     undone = balance.df_undone_counts(view.trace, task=view.task)
     findings = []
-    if undone["share"].sum() > 0.001:
-        text = f"{undone['share'].sum():.1%} of decisions were undone by a migration within {balance.WITHIN_MS:g} ms"
-        findings.append(Finding(0.1 + 0.8 * float(undone["share"].sum()), text))
+    share = undone["share"][undone["undone"] != "unclean"].sum()
+    if share > 0.001:
+        text = f"{share:.1%} of decisions were undone by a migration within {balance.WITHIN_MS:g} ms"
+        findings.append(Finding(0.1 + 0.8 * float(share), text))
     return Section(
         "balance",
         "Load balancer",

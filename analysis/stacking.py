@@ -12,7 +12,7 @@ import pandas as pd
 
 from ..schema import NEVER, Outcome
 from ..trace import Trace
-from .inputs import columns, masks, once, switches
+from .inputs import columns, losses, masks, once, overlaps_loss, switches
 from .latency import Wait, df_waits
 from .match import first_after
 from .occupancy import idle_words, llc_words
@@ -54,14 +54,15 @@ def df_stacked(trace: Trace) -> pd.DataFrame:
         switches(trace)["cpu"].to_numpy(), switches(trace)["ts"].to_numpy(), cpu, wakeups["ts"].to_numpy()[row]
     )
     seen = on_waker & (out >= 0) & (np.append(switches(trace)["prev_pid"], -1)[out] == flags["waker_pid"])
-    ran_on = np.append(switches(trace)["ts"].to_numpy(np.int64), 0)[out] - wakeups["ts"].to_numpy(np.int64)[row]
+    woke, left = wakeups["ts"].to_numpy(np.int64)[row], np.append(switches(trace)["ts"].to_numpy(np.int64), 0)[out]
+    seen &= ~overlaps_loss(losses(trace)["switch"], woke, left)
     return pd.DataFrame(
         {
             "row": row,
             "stacking": _stacking(trace, row, chosen),
             "on_waker": on_waker,
             "sync": is_sync(flags["wake_flags"].to_numpy(), flags["sd_flag"].to_numpy()),
-            "ran_on": np.where(seen, ran_on, -1),
+            "ran_on": np.where(seen, left - woke, -1),
             "slept": seen & (np.append(switches(trace)["prev_on_rq"], 1)[out] == 0),
             "wait": wait[row],
         }
