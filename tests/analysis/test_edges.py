@@ -105,10 +105,12 @@ def test_a_clock_that_steps_back_is_refused_by_every_section_that_reads_it(tmp_p
     broken = make_trace(tmp_path / "a.wake", {**made, table: rows}, topology(**MACHINE))
     monkeypatch.undo()
     read = {
-        "wakeups": set(SECTIONS) - {"loss"}, "tasks": set(SECTIONS) - {"loss", "latency"}, "migrations": {"numa", "balance"},
+        "wakeups": set(SECTIONS) - {"loss"},
+        "tasks": set(SECTIONS) - {"loss", "latency"},
+        "migrations": {"numa", "balance"},
         "switches": set(SECTIONS),  # every report says how much of the switches is clean
         "numa": {"numa", "balance"},
-    }[table]  # fmt: skip
+    }[table]
     for section in SECTIONS:
         try:
             build_report(broken, [section])
