@@ -50,8 +50,8 @@ fidelity: setup
 	mv docs/fidelity.md.new docs/fidelity.md
 
 bench: setup
-	$(BIN)/python -m wakescope.tracers.bench
-	$(BIN)/python -m wakescope.analysis.bench
+	$(BIN)/python -m wakescope.tracers.bench docs/benchmarks.md
+	$(BIN)/python -m wakescope.analysis.bench docs/benchmarks.md
 
 clean:
 	rm -rf $(VENV) $(OBJECTS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache
