@@ -16,12 +16,13 @@ from ..schema import MASK, WAKEUPS, Outcome
 from ..topology import Topology
 from ..trace import Trace
 from .affine import Affine
+from .flickers import mark_flickers
 from .flips import COLUMNS, FlipCheck, check_flips
 from .idle import Path
 from .kernels import Kernel, policy_for
 from .order import Calls, same_calls
 from .policy import AffineCount, Policy
-from .replay import Certainty, mark_flickers, replay
+from .replay import Certainty, replay
 from .topo import Array
 from .wakeup import Doubt
 
@@ -138,12 +139,12 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     if not hz:
         kernel.unseen.append("HZ is unknown: taken as 250")
     tally = _Tally(trace.topology, kernel.policy)
-    columns = ["ts", "cpu", "prev_pid", "next_pid"]
-    switches = trace.array("switches", columns) if trace.has("switches") else None
+    switches = trace.array("switches", ["ts", "cpu", "prev_pid", "next_pid"]) if trace.has("switches") else None
+    migrations = trace.array("migrations", ["ts", "orig_cpu", "dest_cpu"]) if trace.has("migrations") else None
     calls = Calls(trace) if trace.meta.get("tier") == "deep" else None
     for wakeups, numbers in _chunks(trace):
         if switches is not None:
-            mark_flickers(wakeups, switches)
+            mark_flickers(wakeups, switches, migrations, trace.topology)
         results = replay(wakeups, trace.topology, kernel.policy, hz or 250)
         tally.add(wakeups, results, numbers)
         if calls is not None:

@@ -23,7 +23,8 @@ from ..trace import Trace
 from . import host, libbpf
 
 WAKESCOPE = [sys.executable, "-m", "wakescope"]
-PIPE = ["taskset", "-c", "0", "perf", "bench", "sched", "pipe", "-l", "300000"]
+PERF = host.perf() or "perf"
+PIPE = ["taskset", "-c", "0", PERF, "bench", "sched", "pipe", "-l", "300000"]
 HACKBENCH = ["hackbench", "-g", "2", "-l", "10000"]
 ROUNDS = 7
 
@@ -73,7 +74,7 @@ def _slow_down(folder: Path) -> Iterator[tuple[str, str]]:
         alone = _seconds(PIPE)
         shutil.rmtree(folder / "pipe.wake", ignore_errors=True)
         ours = _seconds([*WAKESCOPE, "record", "-o", str(folder / "pipe.wake"), "--", *PIPE])
-        perf = _seconds(["perf", "sched", "record", "-q", "-o", str(folder / "perf.data"), "--", *PIPE])
+        perf = _seconds([PERF, "sched", "record", "-q", "-o", str(folder / "perf.data"), "--", *PIPE])
         ratios["wakescope record"].append(ours / alone)
         ratios["perf sched record"].append(perf / alone)
     for name, values in ratios.items():

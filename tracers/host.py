@@ -7,6 +7,7 @@ import gzip
 import os
 import platform
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,16 @@ def vmstat() -> dict[str, int]:
     """The NUMA balancing counters of /proc/vmstat, {} where there are none."""
     rows = (line.split() for line in (read("/proc/vmstat") or "").splitlines())
     return {name: int(value) for name, value in rows if name.startswith(("numa_", "pgmigrate_"))}
+
+
+def perf() -> str | None:
+    """The perf program, or None.
+
+    Ubuntu's /usr/bin/perf refuses a kernel other than the one its package came with; the program behind it does not.
+    """
+    programs = Path("/usr/lib").glob("linux-tools-*/perf")
+    newest = max(programs, key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)], default=None)
+    return str(newest) if newest else shutil.which("perf")
 
 
 def sched_ext() -> str | None:
