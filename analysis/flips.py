@@ -16,7 +16,7 @@ from ..schema import Outcome
 from ..trace import Trace
 from .inputs import columns, losses, once, overlaps_loss
 from .match import next_same
-from .tasks import df_tasks, selected
+from .tasks import df_tasks, of_selected, selected
 from .wakeups import df_wakeups
 
 BINS = 50
@@ -105,7 +105,7 @@ def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) 
     highest: most flips seen in the bin; last: flips after its last wakeup of the bin.
     """
     flips = df_flips(trace)
-    flips = flips[selected(trace, task)[flips["waker"]]]
+    flips = of_selected(trace, flips, flips["waker"].to_numpy(), task)
     begin, end = trace.span
     width = max(1, -(-(end - begin + 1) // bins))
     grouped = flips.assign(bin=np.clip((flips["ts"].astype(np.int64) - begin) // width, 0, bins - 1)).groupby(
@@ -132,7 +132,7 @@ def df_flippers(trace: Trace, task: str | None = None) -> pd.DataFrame:
     the kernel's flips and the rule's.
     """
     flips = df_flips(trace)
-    flips = flips[selected(trace, task)[flips["waker"]]]
+    flips = of_selected(trace, flips, flips["waker"].to_numpy(), task)
     table = (
         flips.groupby("waker")
         .agg(

@@ -16,7 +16,7 @@ from .inputs import columns, losses, masks, once, overlaps_loss, switches
 from .latency import Wait, df_waits
 from .match import first_after
 from .occupancy import idle_words, llc_words
-from .tasks import df_tasks, selected
+from .tasks import df_tasks, of_selected, selected
 from .wakeups import df_wakeups, pair_codes
 
 
@@ -75,7 +75,7 @@ def df_stacking(trace: Trace, task: str | None = None) -> pd.DataFrame:
     Columns: stacking (name, lower case); decisions; share; on_waker; wait_p50, wait_p99 (us, of complete waits).
     """
     rows = df_stacked(trace)
-    rows = rows[selected(trace, task)[df_wakeups(trace)["wakee"].to_numpy()[rows["row"]]]]
+    rows = of_selected(trace, rows, df_wakeups(trace)["wakee"].to_numpy()[rows["row"]], task)
     waits = (rows["wait"] / 1e3).where(rows["wait"] >= 0)
     grouped = rows.assign(us=waits).groupby("stacking")
     table = pd.DataFrame(
