@@ -95,21 +95,23 @@ def df_stacking_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Stacked decisions by pair with a selected task, dearest first. Needs tables wakeups, switches and tasks.
 
     Columns: waker, wakee (labels); decisions; stacked; stacked_share; wait_p50: of stacked, and other_p50: of those
-    known not to be (us, complete waits; NaN if there are none); cost_ms: sum over stacked decisions of wait
-    less other_p50 (NaN if that is); on_waker; ran_on_p50 (us); awake: of on_waker, the waker switched out without
-    sleeping; sync_awake: of these, WF_SYNC was set.
+    known to be neither stacked nor awake (us, complete waits; NaN if there are none); cost_ms: sum over stacked
+    decisions of wait less other_p50 (NaN if that is); on_waker; ran_on_p50 (us); awake: of on_waker, the waker switched
+    out without sleeping; sync_awake: of these, WF_SYNC was set; awake_p50 and awake_cost_ms: of awake, as wait_p50 and
+    cost_ms.
     """
     rows = df_stacked(trace)
     codes, pairs = pair_codes(trace)
     pair = codes[rows["row"]]
-    stacked = rows["stacking"].isin([int(Stacking.LLC), int(Stacking.MACHINE)])
+    stacked = rows["stacking"].isin([LLC, MACHINE])
     known = (rows["wait"] / 1e3).where(rows["wait"] >= 0)
     awake = rows["on_waker"] & (rows["ran_on"] >= 0) & ~rows["slept"]
     marks = pd.DataFrame(
         {
             "stacked": stacked,
             "stacked_us": known.where(stacked),
-            "other_us": known.where(rows["stacking"].isin([int(Stacking.IDLE), int(Stacking.NO_OTHER)])),
+            "other_us": known.where(rows["stacking"].isin([IDLE, NO_OTHER]) & ~awake),
+            "awake_us": known.where(awake),
             "on_waker": rows["on_waker"],
             "ran_on_us": (rows["ran_on"] / 1e3).where(rows["ran_on"] >= 0),
             "awake": awake,
@@ -118,13 +120,16 @@ def df_stacking_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
     )
     grouped = marks.groupby(pair)
     sums = grouped[["stacked", "on_waker", "awake", "sync_awake"]].sum()
-    p50 = grouped[["stacked_us", "other_us", "ran_on_us"]].median()
+    p50 = grouped[["stacked_us", "other_us", "awake_us", "ran_on_us"]].median()
+    waits = grouped[["stacked_us", "awake_us"]]
+    cost = (waits.sum() - waits.count().mul(p50["other_us"], axis=0)) / 1e3
     table = pd.DataFrame({"decisions": grouped.size(), "stacked": sums["stacked"]})
     table["stacked_share"] = table["stacked"] / table["decisions"]
     table["wait_p50"], table["other_p50"] = p50["stacked_us"], p50["other_us"]
-    table["cost_ms"] = (grouped["stacked_us"].sum() - grouped["stacked_us"].count() * p50["other_us"]) / 1e3
+    table["cost_ms"] = cost["stacked_us"]
     table["on_waker"], table["ran_on_p50"] = sums["on_waker"], p50["ran_on_us"]
     table["awake"], table["sync_awake"] = sums["awake"], sums["sync_awake"]
+    table["awake_p50"], table["awake_cost_ms"] = p50["awake_us"], cost["awake_us"]
     waker, wakee = pairs["waker"].to_numpy()[table.index], pairs["wakee"].to_numpy()[table.index]
     labels, chosen = df_tasks(trace)["label"].to_numpy(object), selected(trace, task)
     table.insert(0, "waker", labels[waker])

@@ -165,7 +165,7 @@ def test_stacking(rows):
     for switch in rows.table("switches"):
         switches[switch["cpu"]].append(switch)
     kinds, pairs = Counter(), defaultdict(Counter)
-    stacked, others = defaultdict(list), defaultdict(list)
+    stacked, others, awake = defaultdict(list), defaultdict(list), defaultdict(list)
     for i, (row, (idle, known)) in enumerate(zip(rows.wakeups, idle_at(rows), strict=True)):
         if row["outcome"] not in (Outcome.PLACED, Outcome.FORK):
             continue
@@ -180,21 +180,30 @@ def test_stacking(rows):
         else:
             kind = "machine" if free else "no_other"
         kinds[kind] += 1
-        if i in waits and kind != "unknown":
-            (stacked if kind in ("llc", "machine") else others)[pair].append(waits[i] / 1e3)
         pairs[pair]["stacked"] += kind in ("llc", "machine")
+        is_awake = False
         if cpu == row["cpu"] and row["context"] in (Context.TASK, Context.UNKNOWN) and row["waker_pid"]:
             out = next((s for s in switches[cpu] if s["ts"] > row["ts"]), None)
             pairs[pair]["on_waker"] += 1
-            pairs[pair]["awake"] += bool(out and out["prev_pid"] == row["waker_pid"] and out["prev_on_rq"])
+            is_awake = bool(out and out["prev_pid"] == row["waker_pid"] and out["prev_on_rq"])
+            pairs[pair]["awake"] += is_awake
+        if i not in waits:
+            continue
+        if is_awake:
+            awake[pair].append(waits[i] / 1e3)
+        if kind in ("llc", "machine"):
+            stacked[pair].append(waits[i] / 1e3)
+        elif kind != "unknown" and not is_awake:
+            others[pair].append(waits[i] / 1e3)
     assert df_stacking(rows.trace).set_index("stacking")["decisions"].to_dict() == kinds
     table = df_stacking_pairs(rows.trace).set_index(["waker", "wakee"])
     expected = {pair: counts for pair, counts in pairs.items() if counts["stacked"] or counts["on_waker"]}
     assert {k: +Counter(v) for k, v in table[["stacked", "on_waker", "awake"]].to_dict("index").items()} == {
         pair: +counts for pair, counts in expected.items()
     }
-    costs = {p: sum(w - median(others[p]) for w in stacked[p]) / 1e3 for p in expected if others[p]}
-    assert table["cost_ms"].dropna().to_dict() == pytest.approx(costs, abs=1e-9)
+    for column, found in (("cost_ms", stacked), ("awake_cost_ms", awake)):
+        costs = {p: sum(w - median(others[p]) for w in found[p]) / 1e3 for p in expected if others[p]}
+        assert table[column].dropna().to_dict() == pytest.approx(costs, abs=1e-9)
 
 
 def test_runqueue(rows):
