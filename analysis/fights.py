@@ -65,6 +65,19 @@ def df_fights(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = Non
     return found.reset_index(drop=True)
 
 
+def df_fight_sums(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = None) -> pd.DataFrame:
+    """df_fights of selected tasks summed by task and mover, most cycles first.
+
+    Needs tables wakeups, migrations and tasks. Columns: task (label); mover; cycles; unclean: of these, perhaps not one
+    cycle; held_ms: time spent on the other node; faults: hint faults there (NaN if the trace records none).
+    """
+    grouped = df_fights(trace, within_ms, task).groupby(["task", "mover"])
+    sums = grouped[["unclean", "held_ms"]].sum()
+    table = pd.DataFrame({"cycles": grouped.size(), "unclean": sums["unclean"], "held_ms": sums["held_ms"]})
+    table["faults"] = grouped["faults"].sum(min_count=1)
+    return table.reset_index().sort_values("cycles", ascending=False, kind="stable", ignore_index=True)
+
+
 def _back_offs(trace: Trace, replay: pd.DataFrame | None) -> pd.DataFrame:
     """Back-offs the patch would have set: task, jiffies, until (jiffies), in the order of jiffies.
 

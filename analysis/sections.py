@@ -260,6 +260,11 @@ def numa_section(view: View) -> Section:
             Table("events", "Events by node", numa.df_numa_events(view.trace, view.task)),
             Table("searches", "Nodes searched for a place, by task", numa.df_searches(view.trace, view.task)),
             Table("preferred", "Changes of preferred node", numa.df_preferred(view.trace, view.task)),
+            Table(
+                "fight_sums",
+                "Cross-node pulls that balancing undid, by task",
+                fights.df_fight_sums(view.trace, task=view.task),
+            ),
             Table("fights", "Cross-node pulls that balancing undid", fought),
             Table(
                 "delay_retry",
