@@ -33,7 +33,7 @@ TASKS = 8  # drawn in one figure
 EDGES = 150
 PAIRS = 12
 BARS = 16
-NAMED = 40  # tasks of a graph whose names are written beside them
+NAMED = 20  # tasks of a graph whose names are written beside them
 
 COLOURS = {
     **dict(zip(NAMES, ("#4c78a8", "#72b7b2", "#54a24b", "#eeca3b", "#e45756", "#bab0ac"), strict=True)),
@@ -68,6 +68,7 @@ def plot_graph(trace: Trace, task: str | None = None) -> Figure:
     drawn = edges.head(EDGES)
     more = f", the {EDGES} busiest of {len(edges):,} pairs" if len(edges) > EDGES else ""
     figure = _figure(f"Who wakes whom{more}", "", "")
+    figure.update_layout(height=640, margin={"t": 60, "b": 20, "l": 20})
     figure.update_xaxes(visible=False)
     figure.update_yaxes(visible=False)
     if drawn.empty:
@@ -271,6 +272,6 @@ def _nodes(go: Any, trace: Trace, edges: pd.DataFrame, place: dict[int, Any]) ->
         textposition="top center",
         hovertext=said,
         hoverinfo="text",
-        marker={"size": (8 + 4 * np.log10(1 + wakes + woken)).tolist(), "color": "#4c78a8"},
+        marker={"size": (5 + 2.5 * np.log10(1 + wakes + woken)).tolist(), "color": "#4c78a8"},
         name="tasks",
     )
