@@ -12,7 +12,14 @@ FUNCTIONS = {"select_task_rq_fair": 3, "task_numa_fault": 4, "task_numa_find_cpu
 
 def planned(monkeypatch, symbols=SYMBOLS, functions=FUNCTIONS, loader="libbpf"):
     monkeypatch.setattr(host, "symbols", lambda: symbols)
-    types = Types("made up", flags={"SHARE_LLC": 9, "BALANCE_EXEC": 2, "BALANCE_FORK": 3}, functions=functions, btf=True, typed=True, per_cpu=True)
+    types = Types(
+        "made up",
+        flags={"SHARE_LLC": 9, "BALANCE_EXEC": 2, "BALANCE_FORK": 3},
+        functions=functions,
+        btf=True,
+        typed=True,
+        per_cpu=True,
+    )
     return probes.plan(types, "decision", loader)
 
 
