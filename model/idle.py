@@ -31,8 +31,16 @@ class Path(IntEnum):
     FALLBACK_PREV = 11  # none found: prev, idle but outside the target's cluster
     FALLBACK_RECENT = 12  # none found: recent_used_cpu, likewise
     FALLBACK_TARGET = 13  # none found: the target
-    SLOW = 14  # a domain asks for SD_BALANCE_WAKE: find_idlest_cpu, not modelled for wakeups
+    SLOW = 14  # find_idlest_cpu, without the figures that it needs: those of wakeups are not captured
     ASYM = 15  # CPUs differ in capacity: select_idle_capacity, not modelled
+    # Forks and execs:
+    NO_BALANCE = 16  # no domain asks for it: prev
+    OUTSIDE = 17  # no CPU of the domain is allowed: prev
+    STAYS = 18  # no group is idler than its own, at any level: the CPU that forks
+    IDLEST_ONLY = 19  # the CPU of a group that has one
+    IDLEST_SCHED_IDLE = 20  # a CPU of the idlest group that runs only SCHED_IDLE tasks
+    IDLEST_IDLE = 21  # an idle CPU of it: the one that wakes fastest, or idles last
+    IDLEST_LOAD = 22  # the least loaded CPU of it
 
 
 @compiled
@@ -130,6 +138,7 @@ def _drop_core(machine: Machine, core: int, cpus: Array) -> None:
 @compiled
 def select_idle_smt(policy: Policy, machine: Machine, w: Wakeup, target: int, sd: int) -> int:
     """An idle, allowed sibling of target, or NO_CPU; sd is the CPU whose LLC domain bounds the search."""
+    last = NO_CPU
     for cpu in machine.cpus[target].siblings:
         if cpu < 0:
             break
@@ -139,9 +148,12 @@ def select_idle_smt(policy: Policy, machine: Machine, w: Wakeup, target: int, sd
             continue
         if policy.smt_in_llc and not cpumask_test_cpu(cpu, machine.cpus[sd].llc_span):
             continue
-        if choose_idle_cpu(policy, w, cpu):
+        if policy.sched_idle == SchedIdle.LAST and not available_idle_cpu(w, cpu):
+            if last == NO_CPU and sched_idle_cpu(policy, w, cpu):
+                last = int(cpu)
+        elif choose_idle_cpu(policy, w, cpu):
             return int(cpu)
-    return NO_CPU
+    return last
 
 
 @compiled
@@ -204,8 +216,11 @@ def _scan(
         else:
             nr -= 1
             if nr <= 0:
-                return NO_CPU, 0, idle_cpu
+                return idle_cpu, 0, idle_cpu
             found = cpu if choose_idle_cpu(policy, w, cpu) else NO_CPU
+            if found != NO_CPU and policy.sched_idle == SchedIdle.LAST and not cpumask_test_cpu(cpu, w.idle):
+                idle_cpu = cpu if idle_cpu == NO_CPU else idle_cpu
+                found = NO_CPU
         if found != NO_CPU:
             return found, nr, idle_cpu
     return NO_CPU, nr, idle_cpu

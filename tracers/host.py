@@ -61,6 +61,22 @@ def symbols() -> dict[str, int]:
     return found
 
 
+def series() -> tuple[int, int]:
+    """The running kernel's release series: (6, 12)."""
+    major, minor = re.findall(r"\d+", platform.release())[:2]
+    return int(major), int(minor)
+
+
+def cpu_list(text: str) -> list[int]:
+    """CPU numbers of a kernel list such as 0-3,8,10-11. Raises ValueError if it is not one."""
+    numbers: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
+
+
 def sched_features() -> list[str] | None:
     """Scheduler features as debugfs lists them (NO_ prefix for those off), or None if it does not."""
     for path in FEATURES:

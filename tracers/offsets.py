@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..model.kernels import NEEDS
+from . import host
 from .btf import ENUM, STRUCT, VAR, VMLINUX, Btf
 
 HERE = Path(__file__).parent
@@ -94,6 +95,20 @@ def from_btf(btf: Btf) -> Types:
     return Types(**{**vars(types), "typed": typed, "per_cpu": btf.find(VAR, "runqueues") is not None})
 
 
+def flags_before_5_10(series: tuple[int, int]) -> dict[str, int]:
+    """The domain flags while they were macros, which types do not tell (include/linux/sched/topology.h, v5.4, v5.8).
+
+    Until d54a9658a756 (v5.10) made them enumerators. SD_LOAD_BALANCE came first until 36c5bdc43870 (v5.8). {} for
+    kernels before 5.3, which cannot be recorded: they refuse programs with loops.
+    """
+    names = ["BALANCE_NEWIDLE", "BALANCE_EXEC", "BALANCE_FORK", "BALANCE_WAKE", "WAKE_AFFINE", "ASYM_CPUCAPACITY"]
+    names += ["SHARE_CPUCAPACITY", "SHARE_POWERDOMAIN", "SHARE_LLC", "SERIALIZE", "ASYM_PACKING", "PREFER_SIBLING"]
+    names += ["OVERLAP", "NUMA"]
+    if series < (5, 8):
+        names.insert(0, "LOAD_BALANCE")
+    return {name: bit for bit, name in enumerate(names)} if (5, 3) <= series < (5, 10) else {}
+
+
 def flag_bits(values: dict[str, int]) -> dict[str, int]:
     """The domain flags from the kernel's enumerators __SD_*, under their names of v6.9 and later."""
     flags = {name.removeprefix("__SD_"): bit for name, bit in values.items() if not name.endswith("FLAG_CNT")}
@@ -145,6 +160,6 @@ def kernel_types(vmlinux: Path | None = None) -> Types:
     """
     from .dwarf import running_kernel
 
-    if vmlinux is None and VMLINUX.exists():
-        return from_btf(Btf.kernel())
-    return running_kernel(vmlinux)
+    types = from_btf(Btf.kernel()) if vmlinux is None and VMLINUX.exists() else running_kernel(vmlinux)
+    types.flags.update({} if types.flags else flags_before_5_10(host.series()))
+    return types

@@ -26,10 +26,12 @@ from ..errors import CommandError, InterruptError, OutputError
 from ..trace import FORMAT, RINGS, Trace, claim, finish, layout_to_json, write_json, write_meta
 from . import host
 from .command import Command
-from .domains import cpu_list, read_topology
+from .domains import read_topology
 from .offsets import MEMBERS
+from .perf_rings import PerfRing
 from .probes import Probes
 from .provenance import provenance
+from .rings import Ring
 from .stock import stock_reasons
 
 INTERVAL = 0.05  # seconds between drains: with 8 MiB a ring then holds 500,000 wakeups/s per CPU
@@ -89,20 +91,20 @@ class Recording:
         return int(self.probes.stats()["lost"].sum())
 
 
-def ring_sizes(wakeup_mib: int, nr_cpus: int, deep: bool) -> dict[str, int]:
-    """Bytes of each ring per CPU, powers of two; the wakeup ring as asked, the others in proportion to their records.
+def ring_sizes(wakeup_mib: int, nr_cpus: int, rings: list[str]) -> dict[str, int]:
+    """Bytes of these rings per CPU, powers of two; the wakeup ring as asked, the others in proportion to their records.
 
     With no size asked (0): 8 MiB each, less where that would take over a sixteenth of memory.
     """
     if not wakeup_mib:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         wakeup_mib = 8
-        while wakeup_mib > 1 and wakeup_mib * 1.5 * MIB * nr_cpus > memory / 16:
+        while wakeup_mib > 1 and wakeup_mib * 2 * MIB * nr_cpus > memory / 16:
             wakeup_mib //= 2
     size = 1 << (wakeup_mib * MIB - 1).bit_length()
     small = 1 << 16
-    sizes = {"wakeup": size, "switch": max(size // 4, small), "event": max(size // 8, small)}
-    return {**sizes, "consult": size} if deep else sizes
+    sizes = {"switch": max(size // 4, small), "event": max(size // 8, small), "load": max(size // 2, small)}
+    return {ring: sizes.get(ring, size) for ring in rings}
 
 
 def check_output(path: Path) -> None:
@@ -125,8 +127,8 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
         (path / "topology.json").write_text(read_topology(probes).to_json())
         layouts = {}
         for kind in probes.rings:
-            stride = probes.rings[kind][0].stride
-            layouts[kind] = {table: layout_to_json(_spooled(d, stride)) for table, d in probes.dtypes(kind).items()}
+            ring = probes.rings[kind][0]
+            layouts[kind] = {table: layout_to_json(_spooled(d, ring)) for table, d in probes.dtypes(kind).items()}
         write_json(path / "raw" / "layout.json", layouts)
         write_meta(path, meta)
         return {kind: (path / "raw" / f"{kind}.spool").open("wb", buffering=0) for kind in probes.rings}
@@ -136,15 +138,15 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
         raise OutputError(f"cannot write {path}: {error.strerror}; choose another place with -o") from None
 
 
-def _spooled(dtype: np.dtype[np.void], stride: int) -> np.dtype[np.void]:
-    """A record's dtype as it lies in a spool: behind the ring's 8-byte header."""
+def _spooled(dtype: np.dtype[np.void], ring: Ring | PerfRing) -> np.dtype[np.void]:
+    """A record's dtype as it lies in a spool: behind the ring's own header."""
     fields: dict[str, Any] = dict(dtype.fields or {})
     return np.dtype(
         {
             "names": list(fields),
             "formats": [f[0] for f in fields.values()],
-            "offsets": [f[1] + 8 for f in fields.values()],
-            "itemsize": stride,
+            "offsets": [f[1] + ring.header for f in fields.values()],
+            "itemsize": ring.stride,
         }
     )
 
@@ -217,7 +219,7 @@ def record(
     at path is complete on return.
     Raises OutputError (existing or unwritable path, full disk; what was spooled is kept), CommandError, KernelError.
     """
-    sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.tier == "deep")
+    sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.rings)
     probes.create_rings(sizes)
     meta = initial_meta(probes, command, sizes)
     recording = Recording(probes, path, meta, create_bundle(path, probes, meta))
@@ -298,14 +300,14 @@ def _close(recording: Recording, child: Command | None) -> None:
     if child:
         child.end(recording.drain)
     meta["detach_ts"] = time.monotonic_ns()
-    probes.stop(cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
+    probes.stop(host.cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
     meta["stop_ts"] = time.monotonic_ns()
     recording.drain()
     for spool in recording.spools.values():
         spool.close()
     stats = probes.stats()
     kinds = list(RINGS)
-    order = {"wakeup": 0, "switch": 1, "event": 2, "consult": 3}
+    order = {"wakeup": 0, "switch": 1, "event": 2, "consult": 3, "load": 4}
     meta["rings"] = [
         {
             "ring": kind,
