@@ -10,14 +10,17 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 from . import __version__
-from .errors import PrivilegeError, UsageError, WakescopeError
+from .errors import AgreementError, CannotRecordError, InterruptError, PrivilegeError, UsageError, WakescopeError
 from .trace import SUFFIX, Trace, finish, read_meta
+
+# Newer typers carry a click of their own, so that click.UsageError is not to be had by one name.
+_CommandLineError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     help="Why did this wakeup go to that CPU, and where would it have gone?",
@@ -46,7 +49,7 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         show_checks(_out, checks)
     if not to_json(checks)["can_record"]:
-        raise typer.Exit(1)
+        raise CannotRecordError("nothing can be recorded on this machine: what is wrong, and the remedy, is above")
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -188,8 +191,7 @@ def validate(
     share = found.certainty["EXACT"].share
     if minimum is not None and (share is None or 100 * share < minimum):
         reached = "none was decidable" if share is None else f"{share:.3%} agree"
-        _err.print(f"wakescope: below --min {minimum}: {reached}")
-        raise typer.Exit(1)
+        raise AgreementError(f"below --min {minimum}: {reached}")
 
 
 @app.command()
@@ -277,7 +279,18 @@ def main() -> None:
 
     app.add_typer(box, name="box")
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except WakescopeError as error:
-        print(f"wakescope: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except typer.Abort:  # what older typers make of Ctrl-C
+        sys.exit(InterruptError.exit_code)
+    except _CommandLineError as error:
+        said: str = error.format_message()  # empty where the help was shown for want of arguments
+        command = error.ctx.command_path if error.ctx else "wakescope"
+        _fail(said and f"{said.rstrip('.')}; see {command} --help", UsageError.exit_code)
+
+
+def _fail(said: str, code: int) -> NoReturn:
+    if said:
+        print(f"wakescope: {' '.join(said.split())}", file=sys.stderr)
+    sys.exit(code)

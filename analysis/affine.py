@@ -152,11 +152,11 @@ def counts_only_pulls(kernel: str, version: str = "") -> bool:
     """Whether nr_wakeups_affine is counted only if wake_affine() picked the waker's CPU, by `uname -r` and `uname -v`.
 
     So in the trees read from 6.6.9, 5.15.135 and 6.1.176 on; 5.15.0, 6.1.4 and everything from 4.16 to 5.10.262 count a
-    pick of prev_cpu too. A release between those read is taken for one that does. Debian's `uname -r` ends in .0, and
-    its `uname -v` names the stable release.
+    pick of prev_cpu too. A release between those read is taken for one that does. The `uname -r` of
+    Debian and Ubuntu ends in .0, and version names the stable release.
     """
-    debian = re.search(r"Debian (\d+\.\d+\.\d+)", version)
-    numbers = [int(part) for part in re.findall(r"\d+", debian[1] if debian else kernel.split("-")[0])[:3]]
+    named = re.search(r"(?:Debian|Ubuntu \S+) (\d+\.\d+\.\d+)", version)
+    numbers = [int(part) for part in re.findall(r"\d+", named[1] if named else kernel.split("-")[0])[:3]]
     major, minor, patch = (*numbers, 0, 0, 0)[:3]
     since = {(5, 15): 135, (6, 1): 176}
     return (major, minor) >= (6, 6) or patch >= since.get((major, minor), 1 << 30)

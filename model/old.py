@@ -8,7 +8,7 @@ kernel: see captured.py.
 
 from __future__ import annotations
 
-from ..errors import KernelError
+from ..errors import ModelError
 from .policy import (
     AffineBy,
     AffineCount,
@@ -113,7 +113,7 @@ def old_kernel(release: str) -> Policy | None:
     if release.count(".") == 2:
         series, _, text = release.rpartition(".")
         if not text.isdigit():
-            raise KernelError(f"{release!r} is not a kernel release such as 4.15 or 4.12.0")
+            raise ModelError(f"{release!r} is not a kernel release such as 4.15 or 4.12.0")
         point = int(text)
     if series == "4.12" and point is not None and point < REWRITTEN:
         return V4_12

@@ -129,7 +129,7 @@ def wilson(hits: int, trials: int, z: float = 1.959964) -> tuple[float | None, f
 def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     """Replay a trace under its own kernel's policy (or the one given) and compare.
 
-    Raises TraceError if there are no wakeups, KernelError if the kernel is not modelled and no policy is given.
+    Raises TraceError if there are no wakeups, ModelError if the kernel is not modelled and no policy is given.
     """
     trace.require("wakeups")
     if not trace.rows("wakeups"):

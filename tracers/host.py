@@ -129,12 +129,18 @@ def not_stock(release: str, known: bool) -> list[str]:
     return reasons
 
 
+def version() -> str:
+    """`uname -v`, and on Ubuntu /proc/version_signature, the only place that names the stable release behind it."""
+    signature = read("/proc/version_signature")
+    return platform.version() + (f" ({signature})" if signature else "")
+
+
 def describe() -> dict[str, Any]:
     """What meta.json says of the machine."""
     uname = platform.uname()
     return {
         "kernel": uname.release,
-        "kernel_version": uname.version,
+        "kernel_version": version(),
         "machine": uname.machine,
         "cmdline": read("/proc/cmdline"),
         "boot_id": read("/proc/sys/kernel/random/boot_id"),

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from wakescope.errors import KernelError
+from wakescope.errors import ModelError
 from wakescope.model.affine import Affine
 from wakescope.model.captured import captured
 from wakescope.model.idle import Path
@@ -27,7 +27,7 @@ def test_releases():
     assert kernel("4.12.0") == kernel("4.12.3") == V4_12
     assert kernel("4.12.4") == kernel("4.12") == kernel("4.13")
     for release in ("4.4", "4.9", "4.17", "5.0", "4.12.x"):
-        with pytest.raises(KernelError):
+        with pytest.raises(ModelError):
             kernel(release)
 
 

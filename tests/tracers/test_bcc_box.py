@@ -65,7 +65,7 @@ def out(request, tmp_path_factory):
     (folder / "keep_types.py").write_text(KEEP_TYPES)
     script = SCRIPT.replace("python ", f"{sys.executable} ").replace("$1", str(messages))
     script = f"export PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])}\n{script}"
-    box = [sys.executable, "-m", "wakescope.testbox", "run", "--kernel", name, "--out", str(folder), "--timeout", "900"]
+    box = [sys.executable, "-m", "wakescope", "box", "run", "--kernel", name, "--out", str(folder), "--timeout", "900"]
     done = subprocess.run(
         [*box, "--", "sh", "-c", script], capture_output=True, text=True, env=ENVIRONMENT, check=False
     )

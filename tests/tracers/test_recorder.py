@@ -262,7 +262,7 @@ class TestRefusals:
         one_line(done, 4, "CAP_SYS_ADMIN")
         assert not (tmp_path / "a.wake").exists()
         done = subprocess.run([*run, "doctor", "--json"], capture_output=True, text=True, check=False)
-        assert done.returncode == 1
+        assert done.returncode == 11
         assert json.loads(done.stdout)["can_record"] is False
 
     def test_not_a_trace(self, tmp_path):
