@@ -154,16 +154,26 @@ def report(
     trace: TraceArgument,
     section: Annotated[list[str] | None, typer.Option(help="Only this section; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="Only this task: a pid, or a pattern of names.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="One HTML file with figures, instead of text.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what happened: an answer first, then placement, flips, affine pulls, NUMA, latency."""
+    from .analysis.page import check_page, write_page
     from .analysis.report import build_report
     from .model.paths import df_replay
 
+    if page:
+        check_page(page)
     opened = Trace.open(trace)
     made = build_report(opened, section, task, df_replay)
+    if page:
+        write_page(page, made)
     if as_json:
         _print_json(made.to_json())
+    elif page:
+        print(page)
     else:
         made.render(_out)
 

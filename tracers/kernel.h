@@ -112,6 +112,14 @@ struct task_struct {
 	unsigned long numa_migrate_retry;
 };
 
+struct task_numa_env {
+	struct task_struct *p;
+	int src_cpu;
+	int dst_nid;
+	struct task_struct *best_task;
+	int best_cpu;
+};
+
 struct rq {
 	unsigned int nr_running;
 	unsigned int ttwu_pending;

@@ -31,7 +31,7 @@ RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug"}
 # Programs of every tier, and of one. flush and domains are run by hand, snapshot is an iterator.
 EVENTS = ["sched_switch", "migrate_task", "move_numa", "stick_numa", "swap_numa", "task_new", "task_rename"]
 EVENTS += ["task_exit", "cpu_hotplug"]
-DECISION = ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault"]
+DECISION = ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault", "numa_find"]
 DEEP = ["available_idle", "idle", "share_cache", "task_h_load"]
 BY_TIER = {
     "deep": [*DECISION, *DEEP],
@@ -41,7 +41,7 @@ BY_TIER = {
 # What a program hooks, where the kernel may lack it: tracepoints, and functions that may be inlined.
 TRACEPOINTS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa", "swap_numa": "sched_swap_numa"}
 FUNCTIONS = {"numa_fault": "task_numa_fault", "available_idle": "available_idle_cpu", "idle": "idle_cpu"}
-FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
+FUNCTIONS |= {"numa_find": "task_numa_find_cpu", "share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
 
 
 @dataclass
@@ -99,7 +99,7 @@ def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> 
         constants["preempt_count_offset"] = _preempt_count(types, symbols)
     programs = [*EVENTS, *BY_TIER[tier]]
     for program in list(programs):
-        reason = _missing(types, symbols, program)
+        reason = _missing(types, symbols, program, loader)
         if reason:
             programs.remove(program)
             refused[program] = reason
@@ -129,13 +129,15 @@ def _preempt_count(types: Types, symbols: dict[str, int]) -> int:
     return symbols.get("__preempt_count", 0)
 
 
-def _missing(types: Types, symbols: dict[str, int], program: str) -> str | None:
+def _missing(types: Types, symbols: dict[str, int], program: str, loader: str) -> str | None:
     """Why this kernel cannot run a program, or None."""
     event, function = TRACEPOINTS.get(program), FUNCTIONS.get(program)
     if event and event not in types.tracepoints and f"__tracepoint_{event}" not in symbols:
         return f"this kernel has no tracepoint {event}"
     if function and (function not in symbols or function not in types.functions):
         return f"{function} is not a function of its own on this kernel (absent or inlined)"
+    if program == "numa_find" and loader == "bcc":
+        return "kretprobes do not see a function's arguments"
     return None
 
 
