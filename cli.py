@@ -154,16 +154,26 @@ def report(
     trace: TraceArgument,
     section: Annotated[list[str] | None, typer.Option(help="Only this section; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="Only this task: a pid, or a pattern of names.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="One HTML file with figures, instead of text.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what happened: an answer first, then placement, flips, affine pulls, NUMA, latency."""
+    from .analysis.page import check_page, write_page
     from .analysis.report import build_report
     from .model.paths import df_replay
 
+    if page:
+        check_page(page)
     opened = Trace.open(trace)
     made = build_report(opened, section, task, df_replay)
+    if page:
+        write_page(page, made)
     if as_json:
         _print_json(made.to_json())
+    elif page:
+        print(page)
     else:
         made.render(_out)
 
@@ -188,9 +198,10 @@ def validate(
         _print_json({"kernel": opened.meta.get("kernel"), "tier": opened.meta.get("tier"), **found.to_json()})
     else:
         show_validation(_out, opened, found)
-    share = found.certainty["EXACT"].share
-    if minimum is not None and (share is None or 100 * share < minimum):
-        reached = "none was decidable" if share is None else f"{share:.3%} agree"
+    exact = {"wakeups": found.certainty["EXACT"].share, "forks and execs": found.forks.certainty["EXACT"].share}
+    low = {what: share for what, share in exact.items() if share is not None and 100 * share < (minimum or 0)}
+    if minimum is not None and (low or not any(share is not None for share in exact.values())):
+        reached = ", ".join(f"{share:.3%} of {what} agree" for what, share in low.items()) or "none was decidable"
         raise AgreementError(f"below --min {minimum}: {reached}")
 
 

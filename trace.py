@@ -39,6 +39,7 @@ RINGS: dict[str, dict[int, str]] = {
     "wakeup": {0: "wakeups"},
     "switch": {0: "switches"},
     "consult": {0: "consults"},
+    "load": {0: "loads"},
     "event": {1: "migrations", 2: "numa", 3: "tasks", 4: "hotplugs"},
 }
 
@@ -60,6 +61,9 @@ class Trace:
         meta = read_meta(path)
         if (path / "raw").exists():
             raise TraceError(f"{path} was not finished: run 'wakescope recover {path}' first")
+        for table, rows in meta.get("rows", {}).items():
+            if not (path / f"{table}.parquet").exists():
+                raise TraceError(f"{path}/{table}.parquet is missing, with {rows:,} rows: the trace is damaged")
         try:
             topology = Topology.load(path / "topology.json")
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -91,7 +95,7 @@ class Trace:
         self.require(table)
         file = self._file(table)
         for group in range(file.num_row_groups):
-            rows = self._sane(table, partial(file.read_row_group, group, columns=columns))
+            rows = self._sane(table, columns, partial(file.read_row_group, group, columns=columns))
             for start in range(0, rows.num_rows, CHUNK):
                 yield _to_array(rows.slice(start, CHUNK))
 
@@ -101,10 +105,10 @@ class Trace:
         return _columns(self._read(table, names))
 
     def df(self, table: str, columns: list[str] | None = None) -> pd.DataFrame:
-        """Rows of a table in time order as a DataFrame; masks are left out (see array)."""
+        """Rows of a table in time order as a DataFrame; masks and other arrays are left out (see array)."""
         self.require(table)
         if columns is None:
-            columns = [c.name for c in schema.TABLES[table] if c.dtype != schema.MASK]
+            columns = [c.name for c in schema.TABLES[table] if not c.is_array]
         frame: pd.DataFrame = self._read(table, columns).to_pandas()
         return frame
 
@@ -143,21 +147,19 @@ class Trace:
             file = pq.ParquetFile(self.path / f"{table}.parquet")
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
-        lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names)
+        lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names) - schema.ADDED
         if lacking:
-            made = self.meta.get("wakescope", "unknown")
-            raise TraceError(
-                f"{self.path}/{table}.parquet has no column {min(lacking)}: recorded by wakescope {made}, record again"
-            )
+            made = f"recorded by wakescope {self.meta.get('wakescope', 'unknown')}, record again"
+            raise TraceError(f"{self.path}/{table}.parquet has no column {min(lacking)}: {made}")
         return file
 
     def _read(self, table: str, columns: list[str] | None) -> pa.Table:
-        return self._sane(table, lambda: self._file(table).read(columns=columns))
+        return self._sane(table, columns, lambda: self._file(table).read(columns=columns))
 
-    def _sane(self, table: str, read: Callable[[], pa.Table]) -> pa.Table:
-        """What read() gives. Raises TraceError if it cannot, or names CPUs and outcomes that there are not."""
+    def _sane(self, table: str, columns: list[str] | None, read: Callable[[], pa.Table]) -> pa.Table:
+        """What read() gives, filled up. Raises TraceError if it cannot, or names CPUs or outcomes there are not."""
         try:
-            rows = read()
+            rows = _filled(table, columns, read())
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
         limits = dict.fromkeys(("cpu", "prev_cpu", "chosen_cpu", "wakee_cpu"), self.topology.nr_cpus)
@@ -345,6 +347,15 @@ def _read_spool(file: Path, tables: dict[str, Any]) -> dict[str, Array]:
     }
 
 
+def _filled(table: str, columns: list[str] | None, rows: pa.Table) -> pa.Table:
+    """Rows with 0 in the wanted columns of schema.ADDED that the file is too old to have."""
+    for column in schema.TABLES[table]:
+        wanted = column.name in schema.ADDED and (columns is None or column.name in columns)
+        if wanted and column.name not in rows.column_names:
+            rows = rows.append_column(column.name, pa.array(np.zeros(rows.num_rows, column.dtype)))
+    return rows
+
+
 def _arrow_schema(table: str, words: int, provenance: dict[str, str]) -> pa.Schema:
     fields = []
     for column in schema.TABLES[table]:
@@ -353,7 +364,8 @@ def _arrow_schema(table: str, words: int, provenance: dict[str, str]) -> pa.Sche
         elif column.dtype.startswith("S"):
             kind = pa.string()
         else:
-            kind = pa.from_numpy_dtype(np.dtype(column.dtype))
+            base, shape = np.dtype(column.dtype).base, np.dtype(column.dtype).shape
+            kind = pa.list_(pa.from_numpy_dtype(base), *shape) if shape else pa.from_numpy_dtype(base)
         metadata = {"unit": column.unit, "doc": column.doc, "provenance": provenance.get(column.name, "measured")}
         fields.append(pa.field(column.name, kind, nullable=False, metadata=metadata))
     return pa.schema(fields, metadata={"wakescope_table": table, "wakescope_format": str(FORMAT)})

@@ -15,7 +15,7 @@ from ..topology import Topology
 from ..trace import Trace
 from .distance import NAMES, distance
 from .inputs import columns, masks, once
-from .tasks import selected
+from .tasks import of_selected
 from .wakeups import df_wakeups
 from .wide import df_verdicts
 
@@ -56,7 +56,7 @@ def df_affine(trace: Trace, replay: pd.DataFrame | None = None) -> pd.DataFrame:
     if replay is None:
         nothing = pd.CategoricalDtype(["unknown"])
         return found.assign(rule=pd.Categorical.from_codes(np.zeros(len(found), np.int8), dtype=nothing))
-    told = replay.iloc[found["row"].to_numpy()]
+    told = replay[["cpu", "grant", "rule"]].iloc[found["row"].to_numpy()]
     chosen = df_wakeups(trace)["chosen_cpu"].to_numpy()[found["row"]]
     verdict, source = found["verdict"].to_numpy(copy=True), found["source"].to_numpy(copy=True)
     grant = told["grant"].to_numpy()
@@ -163,15 +163,15 @@ def counts_only_pulls(kernel: str, version: str = "") -> bool:
 
 
 def _of(trace: Trace, rows: pd.DataFrame, task: str | None) -> pd.DataFrame:
-    kept: pd.DataFrame = rows[selected(trace, task)[df_wakeups(trace)["wakee"].to_numpy()[rows["row"]]]]
-    return kept
+    return of_selected(trace, rows, df_wakeups(trace)["wakee"].to_numpy()[rows["row"]], task)
 
 
 def _by_llc(topology: Topology, cpu: Any, prev: Any, chosen: Any) -> tuple[Bools, Bools]:
     """Where the LLC chosen shows a grant and a refusal: select_idle_sibling() stays in the LLC of its target."""
     llc = np.append(topology.by_cpu("llc"), -1)
-    told = (llc[cpu] != llc[prev]) & (llc[chosen] >= 0)
-    return told & (llc[chosen] == llc[cpu]), told & (llc[chosen] == llc[prev])
+    this, before, after = llc[cpu], llc[prev], llc[chosen]
+    told = (this != before) & (after >= 0)
+    return told & (after == this), told & (after == before)
 
 
 def _affine_domains(topology: Topology) -> Bools:

@@ -65,12 +65,12 @@ _CACHE = _cache_directory()
 def compiled(function: F) -> F:
     """Compile a function of the model with numba (decorator). With NUMBA_DISABLE_JIT=1 it stays plain Python."""
     if _CACHE is None:
-        return cast("F", numba.njit(function))
+        return cast("F", numba.njit(nogil=True)(function))
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_CACHE)  # read when caching is enabled, that is within njit(cache=True)
     try:
-        return cast("F", numba.njit(cache=True)(function))
+        return cast("F", numba.njit(cache=True, nogil=True)(function))
     finally:
         config.CACHE_DIR = before
 

@@ -35,7 +35,7 @@ TIMEOUT = 1500  # seconds of one boot
 class Campaign:
     """Machines, what is recorded on each as (tier, loads) in order, and what a trace must be to be kept.
 
-    largest is the size in bytes no trace may pass (0: any), fewest the placed wakeups it must hold.
+    largest is the size in bytes no trace may pass (0: any), fewest the decisions it must hold.
     """
 
     topologies: tuple[str, ...]
@@ -47,7 +47,7 @@ class Campaign:
 CAMPAIGNS = {
     "corpus": Campaign(
         ("2s2c2t", "1s8c1t", "uneven"),
-        (("decision", ("tbench:4@4", "hackbench:1@3", "pgbench:4@4", "numa:2@4")),),
+        (("decision", ("tbench:4@4", "hackbench:1@3", "pgbench:4@4", "numa:2@4", "forks:2@4")),),
         600_000,
     ),
     # the machine of the 2015 thread (docs/variants.md): pgbench at the client count its figures are about
@@ -55,7 +55,7 @@ CAMPAIGNS = {
     # tier deep holds all of tier decision, and the corpus is of tier decision
     "fidelity": Campaign(
         ("2s2c2t", "1s8c1t", "uneven", "llcs"),
-        (("deep", ("tbench:4@15", "hackbench:2@12", "pgbench:4@35", "juggle:4@15", "mixed:2@10")),),
+        (("deep", ("tbench:4@15", "hackbench:2@12", "pgbench:4@35", "juggle:4@15", "mixed:2@10", "forks:3@20")),),
         fewest=20_000,
     ),
 }
@@ -104,7 +104,8 @@ def _record(types: Types, tier: str, path: Path, name: str, count: int, seconds:
 def _refit(path: Path, seconds: float, campaign: Campaign) -> float:
     """Remove a trace that is too large or too short, to be made again over these seconds."""
     size = sum(file.stat().st_size for file in path.iterdir())
-    placed = int((Trace.open(path).df("wakeups")["outcome"] == Outcome.PLACED).sum())
+    outcomes = Trace.open(path).df("wakeups", ["outcome"])["outcome"]
+    placed = int(outcomes.isin([Outcome.PLACED, Outcome.FORK, Outcome.EXEC]).sum())
     if campaign.largest and size > campaign.largest:
         seconds *= 0.8 * campaign.largest / size
     elif placed < campaign.fewest:

@@ -132,6 +132,26 @@ int BPF_PROG(numa_fault, int last_cpupid, int mem_node, int pages, int flags)
 {
 	return numa_faulted(ctx, mem_node, pages, flags);
 }
+
+/* task_numa_migrate() has looked for a place on env->dst_nid. best_cpu and best_task are the best so far, of the nodes
+ * searched before as well; both weights are shares of 1000. */
+SEC("fexit/task_numa_find_cpu")
+int BPF_PROG(numa_find, struct task_numa_env *env, long task_imp, long group_imp)
+{
+	struct task_struct *best = GET(env, best_task);
+	struct numa n = {};
+
+	fill_numa(&n, GET(env, p), NUMA_FIND);
+	n.src_cpu = GET(env, src_cpu);
+	n.dst_cpu = GET(env, best_cpu);
+	n.dst_pid = best ? GET(best, pid) : 0;
+	n.src_nid = -1;
+	n.dst_nid = GET(env, dst_nid);
+	n.task_imp = task_imp;
+	n.group_imp = group_imp;
+	emit(ctx, MAP(event_rings), RING_EVENT, &n, sizeof(n));
+	return 0;
+}
 #endif
 
 static __always_inline void fill_task(struct task *t, struct task_struct *p, enum task_event event)

@@ -21,7 +21,7 @@ ROOT = Path("/")
 # Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
 MEMBERS = sorted(NEEDS.values())
 FUNCTIONS = (
-    *("select_task_rq_fair", "task_numa_fault", "available_idle_cpu"),
+    *("select_task_rq_fair", "task_numa_fault", "task_numa_find_cpu", "available_idle_cpu"),
     *("idle_cpu", "cpus_share_cache", "task_h_load"),
 )
 TRACEPOINTS = ("sched_switch", "sched_move_numa", "sched_stick_numa", "sched_swap_numa")

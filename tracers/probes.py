@@ -23,15 +23,16 @@ from .perf_rings import PerfRing
 from .rings import Ring
 
 HERE = Path(__file__).parent
+LEVELS = 8  # domains of one CPU that are read (records.h)
 TIERS = ("deep", "decision", "tracepoint")
 LOADERS = ("libbpf", "bcc")
 RECORDS = {"wakeups": "wakeup", "switches": "switched", "consults": "consult", "migrations": "migration"}
-RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug"}
+RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug", "loads": "load"}
 
 # Programs of every tier, and of one. flush and domains are run by hand, snapshot is an iterator.
 EVENTS = ["sched_switch", "migrate_task", "move_numa", "stick_numa", "swap_numa", "task_new", "task_rename"]
 EVENTS += ["task_exit", "cpu_hotplug"]
-DECISION = ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault"]
+DECISION = ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault", "numa_find"]
 DEEP = ["available_idle", "idle", "share_cache", "task_h_load"]
 BY_TIER = {
     "deep": [*DECISION, *DEEP],
@@ -41,7 +42,7 @@ BY_TIER = {
 # What a program hooks, where the kernel may lack it: tracepoints, and functions that may be inlined.
 TRACEPOINTS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa", "swap_numa": "sched_swap_numa"}
 FUNCTIONS = {"numa_fault": "task_numa_fault", "available_idle": "available_idle_cpu", "idle": "idle_cpu"}
-FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
+FUNCTIONS |= {"numa_find": "task_numa_find_cpu", "share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
 
 
 @dataclass
@@ -60,6 +61,14 @@ class Plan:
     programs: list[str]
     types: Types
     refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rings(self) -> list[str]:
+        """The rings that its programs write to."""
+        rings = ["wakeup", "switch", "event"]
+        if self.tier != "tracepoint" and self.loader == "libbpf":
+            rings.append("load")
+        return [*rings, "consult"] if self.tier == "deep" else rings
 
 
 def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> Plan:
@@ -99,7 +108,7 @@ def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> 
         constants["preempt_count_offset"] = _preempt_count(types, symbols)
     programs = [*EVENTS, *BY_TIER[tier]]
     for program in list(programs):
-        reason = _missing(types, symbols, program)
+        reason = _missing(types, symbols, program, loader)
         if reason:
             programs.remove(program)
             refused[program] = reason
@@ -129,13 +138,15 @@ def _preempt_count(types: Types, symbols: dict[str, int]) -> int:
     return symbols.get("__preempt_count", 0)
 
 
-def _missing(types: Types, symbols: dict[str, int], program: str) -> str | None:
+def _missing(types: Types, symbols: dict[str, int], program: str, loader: str) -> str | None:
     """Why this kernel cannot run a program, or None."""
     event, function = TRACEPOINTS.get(program), FUNCTIONS.get(program)
     if event and event not in types.tracepoints and f"__tracepoint_{event}" not in symbols:
         return f"this kernel has no tracepoint {event}"
     if function and (function not in symbols or function not in types.functions):
         return f"{function} is not a function of its own on this kernel (absent or inlined)"
+    if program == "numa_find" and loader == "bcc":
+        return "kretprobes do not see a function's arguments"
     return None
 
 
@@ -210,10 +221,21 @@ class Probes:
     def domains(self, cpu: int) -> np.ndarray[Any, np.dtype[np.void]]:
         """Levels of a CPU's domain chain, lowest first, dtype of struct domain in records.h."""
         self.object.run_on(f"domains_{self._kind}", cpu)
-        dtype = self.layout.dtype("domain")
-        fd = self.object.map_fd("domains")
-        rows = np.concatenate([np.frombuffer(libbpf.lookup(fd, level, dtype.itemsize), dtype) for level in range(8)])
+        rows = self._rows("domains", "domain", range(LEVELS))
         return rows[rows["span_weight"] > 0]
+
+    def groups(self, level: int) -> np.ndarray[Any, np.dtype[np.void]]:
+        """Groups of one level of the CPU last given to domains(), in the order of the domain's ring, as struct group.
+
+        At most 64 (machines of up to 64 CPUs) or 256.
+        """
+        most = 64 if self.words == 1 else 256
+        rows = self._rows("groups", "group", range(level * most, (level + 1) * most))
+        return rows[: int((rows["weight"] > 0).cumprod().sum())]
+
+    def _rows(self, name: str, record: str, keys: range) -> np.ndarray[Any, np.dtype[np.void]]:
+        dtype, fd = self.layout.dtype(record), self.object.map_fd(name)
+        return np.concatenate([np.frombuffer(libbpf.lookup(fd, key, dtype.itemsize), dtype) for key in keys])
 
     def flag_names(self, bits: int) -> list[str]:
         """Names of set domain flags, without SD_, by this kernel's own numbering."""
