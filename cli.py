@@ -293,6 +293,10 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except WakescopeError as error:
         _fail(str(error), error.exit_code)
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # which typer makes a 1 of
+            raise leaving.__context__ from None
+        raise
     except typer.Abort:  # what older typers make of Ctrl-C
         sys.exit(InterruptError.exit_code)
     except _CommandLineError as error:
