@@ -4,6 +4,7 @@
     python -m wakescope.testbox.campaign corpus FOLDER [KERNEL-TOPOLOGY…]    tests/corpus, or part of it, again
     python -m wakescope.testbox.campaign threads FOLDER [KERNEL-TOPOLOGY…]   its traces that docs/variants.md is about
     python -m wakescope.testbox.campaign fidelity FOLDER [KERNEL-TOPOLOGY…]  the traces behind docs/fidelity.md
+    python -m wakescope.testbox.campaign forks FOLDER [KERNEL-TOPOLOGY…]     those of its table of forks and execs
 
 A load is NAME:N@SECONDS; each becomes one trace, and one that fails is reported and does not end the others. What is
 there already is not made again, so an interrupted campaign goes on where it was.
@@ -55,9 +56,10 @@ CAMPAIGNS = {
     # tier deep holds all of tier decision, and the corpus is of tier decision
     "fidelity": Campaign(
         ("2s2c2t", "1s8c1t", "uneven", "llcs"),
-        (("deep", ("tbench:4@15", "hackbench:2@12", "pgbench:4@35", "juggle:4@15", "mixed:2@10", "forks:3@20")),),
+        (("deep", ("tbench:4@15", "hackbench:2@12", "pgbench:4@35", "juggle:4@15", "mixed:2@10")),),
         fewest=20_000,
     ),
+    "forks": Campaign(("2s2c2t", "1s8c1t", "uneven", "snc"), (("deep", ("forks:3@60",)),)),
 }
 
 

@@ -53,7 +53,7 @@ def numa(processes: int, seconds: float) -> Iterator[Load]:
 
 @contextmanager
 def forks(shells: int, seconds: float) -> Iterator[Load]:
-    """N shells that fork and exec, beside hogs that grow from none to two for each CPU."""
+    """N shells that fork and exec, N tasks that fork and N that start threads, beside ever more hogs."""
     yield Load([sys.executable, "-m", __name__, "forks", str(shells), str(seconds)])
 
 
@@ -134,10 +134,11 @@ def juggled(pairs: int, seconds: float) -> None:
             os.waitpid(pid, 0)
 
 
-def _hog(policy: int) -> int:
+def _hog(policy: int, nice: int) -> int:
     """Fork a task that runs for ever; returns its pid."""
     pid = os.fork()
     if pid == 0:
+        os.nice(nice)
         os.sched_setscheduler(0, policy, os.sched_param(0))
         while True:
             pass
@@ -145,27 +146,31 @@ def _hog(policy: int) -> int:
 
 
 def forked(shells: int, seconds: float) -> None:
-    """Run the shells, every other one on every other CPU only, and more hogs with each fifth of the time.
+    """Run the shells, every other one on every other CPU only, and as many workers that fork and that start threads,
+    with more hogs in each fifth of the time.
 
-    The first hog is a SCHED_IDLE one, which leaves its CPU free for others to take.
+    The first hog is a SCHED_IDLE one, which leaves its CPU free for others to take; every other one is nice.
     """
     cpus = sorted(os.sched_getaffinity(0))
-    commands = [subprocess.Popen(["/bin/sh", "-c", FORKING], start_new_session=True) for _ in range(shells)]
-    for command in commands[1::2]:
-        os.sched_setaffinity(command.pid, cpus[::2])
+    quick = [_program("stress-ng"), "--quiet", "--fork", str(shells), "--pthread", str(shells), "--pthread-max", "3"]
+    commands = [["/bin/sh", "-c", FORKING]] * shells + [quick]
+    null = subprocess.DEVNULL
+    running = [subprocess.Popen(c, stdout=null, stderr=null, start_new_session=True) for c in commands]
+    for shell in running[1:-1:2]:
+        os.sched_setaffinity(shell.pid, cpus[::2])
     hogs: list[int] = []
     try:
         for wanted in (0, 1, len(cpus) // 2, len(cpus), 2 * len(cpus)):
             while len(hogs) < wanted:
-                hogs.append(_hog(os.SCHED_OTHER if hogs else os.SCHED_IDLE))
+                hogs.append(_hog(os.SCHED_OTHER if hogs else os.SCHED_IDLE, len(hogs) % 2 * 10))
             time.sleep(seconds / 5)
     finally:
-        for command in commands:
-            os.killpg(command.pid, signal.SIGKILL)
-            command.wait()
         for pid in hogs:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
 
 
 if __name__ == "__main__":
