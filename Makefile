@@ -17,7 +17,7 @@ $(VENV)/.packages: packages.sh
 
 $(VENV)/.done: pyproject.toml $(VENV)/.packages
 	python3 -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]'
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[dev,plots]'
 	@touch $@
 
 # t: typed loads; 64 and 512: most CPUs (tracers/probes.bpf.c)
@@ -51,8 +51,8 @@ fidelity: setup
 	mv docs/fidelity.md.new docs/fidelity.md
 
 bench: setup
-	$(BIN)/python -m wakescope.tracers.bench
-	$(BIN)/python -m wakescope.analysis.bench
+	$(BIN)/python -m wakescope.tracers.bench docs/benchmarks.md
+	$(BIN)/python -m wakescope.analysis.bench docs/benchmarks.md
 
 clean:
 	rm -rf $(VENV) $(OBJECTS) build *.egg-info .pytest_cache .mypy_cache .ruff_cache

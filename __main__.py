@@ -32,7 +32,8 @@ def run() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        print(f"wakescope: cannot write the output: {error.strerror}", file=sys.stderr)
+        what = f"{error.filename} cannot be used" if error.filename else "cannot write the output"
+        print(f"wakescope: {what}: {error.strerror}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(6)
 

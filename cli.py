@@ -10,14 +10,17 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 
 from . import __version__
-from .errors import PrivilegeError, UsageError, WakescopeError
+from .errors import AgreementError, CannotRecordError, InterruptError, PrivilegeError, UsageError, WakescopeError
 from .trace import SUFFIX, Trace, finish, read_meta
+
+# Newer typers carry a click of their own, so that click.UsageError is not to be had by one name.
+_CommandLineError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     help="Why did this wakeup go to that CPU, and where would it have gone?",
@@ -46,7 +49,7 @@ def doctor(as_json: JsonOption = False) -> None:
     else:
         show_checks(_out, checks)
     if not to_json(checks)["can_record"]:
-        raise typer.Exit(1)
+        raise CannotRecordError("nothing can be recorded on this machine: what is wrong, and the remedy, is above")
 
 
 @app.command(context_settings={"allow_interspersed_args": False})
@@ -151,16 +154,26 @@ def report(
     trace: TraceArgument,
     section: Annotated[list[str] | None, typer.Option(help="Only this section; may be repeated.")] = None,
     task: Annotated[str | None, typer.Option(help="Only this task: a pid, or a pattern of names.")] = None,
+    page: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="One HTML file with figures, instead of text.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Say what happened: an answer first, then placement, flips, affine pulls, NUMA, latency."""
+    from .analysis.page import check_page, write_page
     from .analysis.report import build_report
     from .model.paths import df_replay
 
+    if page:
+        check_page(page)
     opened = Trace.open(trace)
     made = build_report(opened, section, task, df_replay)
+    if page:
+        write_page(page, made)
     if as_json:
         _print_json(made.to_json())
+    elif page:
+        print(page)
     else:
         made.render(_out)
 
@@ -189,8 +202,7 @@ def validate(
     low = {what: share for what, share in exact.items() if share is not None and 100 * share < (minimum or 0)}
     if minimum is not None and (low or not any(share is not None for share in exact.values())):
         reached = ", ".join(f"{share:.3%} of {what} agree" for what, share in low.items()) or "none was decidable"
-        _err.print(f"wakescope: below --min {minimum}: {reached}")
-        raise typer.Exit(1)
+        raise AgreementError(f"below --min {minimum}: {reached}")
 
 
 @app.command()
@@ -278,7 +290,22 @@ def main() -> None:
 
     app.add_typer(box, name="box")
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except WakescopeError as error:
-        print(f"wakescope: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(str(error), error.exit_code)
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # which typer makes a 1 of
+            raise leaving.__context__ from None
+        raise
+    except typer.Abort:  # what older typers make of Ctrl-C
+        sys.exit(InterruptError.exit_code)
+    except _CommandLineError as error:
+        said: str = error.format_message()  # empty where the help was shown for want of arguments
+        command = error.ctx.command_path if error.ctx else "wakescope"
+        _fail(said and f"{said.rstrip('.')}; see {command} --help", UsageError.exit_code)
+
+
+def _fail(said: str, code: int) -> NoReturn:
+    if said:
+        print(f"wakescope: {' '.join(said.split())}", file=sys.stderr)
+    sys.exit(code)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 
 class WakescopeError(Exception):
-    """Base of every error shown without a traceback; exit_code is the command's exit status."""
+    """Base of every error shown without a traceback; exit_code is the command's exit status (docs/exit-status.md)."""
 
     exit_code = 1
 
@@ -38,6 +38,24 @@ class OutputError(WakescopeError):
     """The output exists, cannot be written, or its disk is full."""
 
     exit_code = 6
+
+
+class AgreementError(WakescopeError):
+    """Fewer decisions agree than validate was told to ask for."""
+
+    exit_code = 10
+
+
+class CannotRecordError(WakescopeError):
+    """doctor found that nothing can be recorded on this machine."""
+
+    exit_code = 11
+
+
+class ModelError(WakescopeError):
+    """The model has no such release or patch, or the patch makes no sense there."""
+
+    exit_code = 12
 
 
 class InterruptError(WakescopeError):

@@ -4,14 +4,18 @@
 # without root, it says what is missing and goes on if nothing is.
 set -eu
 
-# BCC takes headers of any kernel; Debian names them by architecture.
+# BCC takes headers of any kernel; Debian names them by architecture. perf comes with Ubuntu's kernel tools.
 headers=linux-headers-generic
-grep -q '^ID=debian' /etc/os-release && headers="linux-headers-$(dpkg --print-architecture)"
+perf=linux-tools-generic
+if grep -q '^ID=debian' /etc/os-release; then
+	headers="linux-headers-$(dpkg --print-architecture)"
+	perf=linux-perf
+fi
 
 # what it is for: python, building the probes, loading them, workloads, the test box, an independent counter, and the
 # second loader
 packages="python3-venv clang libbpf-dev libbpf1 dbench rt-tests postgresql qemu-system-x86 busybox-static
-zstd linux-perf stress-ng rt-app python3-bpfcc $headers"
+zstd $perf stress-ng rt-app python3-bpfcc $headers"
 
 missing=""
 for package in $packages; do
@@ -27,7 +31,7 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 apt-get update -qq
-# Ubuntu has no linux-perf (its perf comes with the kernel's tools), and older releases lack some workloads.
+# older releases lack some workloads
 wanted=""
 for package in $missing; do
 	if apt-cache show "$package" >/dev/null 2>&1; then

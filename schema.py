@@ -74,6 +74,7 @@ class NumaEvent(IntEnum):
     STICK = 1
     SWAP = 2
     FAULT = 3
+    FIND = 4  # task_numa_find_cpu() returned
 
 
 class TaskEvent(IntEnum):
@@ -157,7 +158,7 @@ WAKEUPS = HEADER + _columns(
     wakee_load            | <u8  | load    | p.se.avg.load_avg
     wakee_h_load          | <u8  | load    | task_h_load(p) from the fields the kernel reads
     waker_h_load          | <u8  | load    | task_h_load(current)
-    this_load             | <u8  | load    | cpu_load(this_cpu) (before 5.7: runnable load)
+    this_load             | <u8  | load    | cpu_load(this_cpu) (before 5.5: runnable load)
     prev_load             | <u8  | load    | cpu_load(prev_cpu)
     wakee_util            | <u8  | util    | p.se.avg.util_avg
     this_capacity         | <u4  |         | capacity_of(this_cpu)
@@ -252,11 +253,11 @@ MIGRATIONS = HEADER + _columns(
 NUMA = HEADER + _columns(
     """
     pid           | <i4 |         | task
-    dst_pid       | <i4 |         | the other task of a swap, 0 if none
+    dst_pid       | <i4 |         | the other task of a swap, 0 if none (FIND: of the best place so far)
     src_cpu       | <i2 |         | from
-    dst_cpu       | <i2 |         | to, -1 if none was found
+    dst_cpu       | <i2 |         | to, -1 if none was found (FIND: the best place so far)
     src_nid       | <i2 |         | from node
-    dst_nid       | <i2 |         | to node (FAULT: the node the page is on)
+    dst_nid       | <i2 |         | to node (FAULT: the node the page is on; FIND: the node searched)
     event         | u1 |         | see NumaEvent
     flags         | u1 |         | FAULT: the TNF_* bits
     preferred_nid | <i2 |         | task's numa_preferred_nid at the event
@@ -264,6 +265,8 @@ NUMA = HEADER + _columns(
     migrate_retry | <u8 | jiffies | task's numa_migrate_retry
     jiffies       | <u8 | jiffies | jiffies at the event
     pages         | <u4 | pages   | FAULT: pages of the fault
+    task_imp      | <i2 | 1/1000  | FIND: share of the task's faults more there than where it runs (taskimp)
+    group_imp     | <i2 | 1/1000  | FIND: the same of its numa_group (groupimp)
     """
 )
 
@@ -297,6 +300,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "loads": LOADS,
     "hotplugs": HOTPLUGS,
 }
+ADDED = {"task_imp", "group_imp"}  # columns that older traces of this format lack; there they read as 0
 
 
 def dtype(table: str, words: int = 1) -> np.dtype[np.void]:

@@ -95,13 +95,17 @@ class Topology:
     def from_json(cls, text: str) -> Topology:
         """A Topology from topology.json's text. Raises ValueError, KeyError or TypeError if it is not one."""
         data = json.loads(text)
+        domains = [Domain(**domain) for domain in data["domains"]]
+        groups = [Group(**group) for group in data.get("groups", [])]
+        if any(not 0 <= group < len(groups) for domain in domains for group in domain.ring):
+            raise ValueError("a domain's ring has a group that is not there")
         return cls(
             cpus=[Cpu(**cpu) for cpu in data["cpus"]],
-            domains=[Domain(**domain) for domain in data["domains"]],
+            domains=domains,
             distances=data.get("distances", {}),
             smt_active=data.get("smt_active", False),
             flag_order=data.get("flag_order", []),
-            groups=[Group(**group) for group in data.get("groups", [])],
+            groups=groups,
         )
 
     @classmethod

@@ -61,6 +61,9 @@ class Trace:
         meta = read_meta(path)
         if (path / "raw").exists():
             raise TraceError(f"{path} was not finished: run 'wakescope recover {path}' first")
+        for table, rows in meta.get("rows", {}).items():
+            if not (path / f"{table}.parquet").exists():
+                raise TraceError(f"{path}/{table}.parquet is missing, with {rows:,} rows: the trace is damaged")
         try:
             topology = Topology.load(path / "topology.json")
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -92,7 +95,7 @@ class Trace:
         self.require(table)
         file = self._file(table)
         for group in range(file.num_row_groups):
-            rows = self._sane(table, partial(file.read_row_group, group, columns=columns))
+            rows = self._sane(table, columns, partial(file.read_row_group, group, columns=columns))
             for start in range(0, rows.num_rows, CHUNK):
                 yield _to_array(rows.slice(start, CHUNK))
 
@@ -144,21 +147,19 @@ class Trace:
             file = pq.ParquetFile(self.path / f"{table}.parquet")
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
-        lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names)
+        lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names) - schema.ADDED
         if lacking:
-            made = self.meta.get("wakescope", "unknown")
-            raise TraceError(
-                f"{self.path}/{table}.parquet has no column {min(lacking)}: recorded by wakescope {made}, record again"
-            )
+            made = f"recorded by wakescope {self.meta.get('wakescope', 'unknown')}, record again"
+            raise TraceError(f"{self.path}/{table}.parquet has no column {min(lacking)}: {made}")
         return file
 
     def _read(self, table: str, columns: list[str] | None) -> pa.Table:
-        return self._sane(table, lambda: self._file(table).read(columns=columns))
+        return self._sane(table, columns, lambda: self._file(table).read(columns=columns))
 
-    def _sane(self, table: str, read: Callable[[], pa.Table]) -> pa.Table:
-        """What read() gives. Raises TraceError if it cannot, or names CPUs and outcomes that there are not."""
+    def _sane(self, table: str, columns: list[str] | None, read: Callable[[], pa.Table]) -> pa.Table:
+        """What read() gives, filled up. Raises TraceError if it cannot, or names CPUs or outcomes there are not."""
         try:
-            rows = read()
+            rows = _filled(table, columns, read())
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
         limits = dict.fromkeys(("cpu", "prev_cpu", "chosen_cpu", "wakee_cpu"), self.topology.nr_cpus)
@@ -344,6 +345,15 @@ def _read_spool(file: Path, tables: dict[str, Any]) -> dict[str, Array]:
         name: records.view(layout)[records["kind"] == kinds[name]] if len(layouts) > 1 else records.view(layout)
         for name, layout in layouts.items()
     }
+
+
+def _filled(table: str, columns: list[str] | None, rows: pa.Table) -> pa.Table:
+    """Rows with 0 in the wanted columns of schema.ADDED that the file is too old to have."""
+    for column in schema.TABLES[table]:
+        wanted = column.name in schema.ADDED and (columns is None or column.name in columns)
+        if wanted and column.name not in rows.column_names:
+            rows = rows.append_column(column.name, pa.array(np.zeros(rows.num_rows, column.dtype)))
+    return rows
 
 
 def _arrow_schema(table: str, words: int, provenance: dict[str, str]) -> pa.Schema:

@@ -15,7 +15,7 @@ from ..topology import Topology
 from ..trace import Trace
 from .distance import NAMES, distance
 from .inputs import columns, masks, once
-from .tasks import selected
+from .tasks import of_selected
 from .wakeups import df_wakeups
 from .wide import df_verdicts
 
@@ -56,7 +56,7 @@ def df_affine(trace: Trace, replay: pd.DataFrame | None = None) -> pd.DataFrame:
     if replay is None:
         nothing = pd.CategoricalDtype(["unknown"])
         return found.assign(rule=pd.Categorical.from_codes(np.zeros(len(found), np.int8), dtype=nothing))
-    told = replay.iloc[found["row"].to_numpy()]
+    told = replay[["cpu", "grant", "rule"]].iloc[found["row"].to_numpy()]
     chosen = df_wakeups(trace)["chosen_cpu"].to_numpy()[found["row"]]
     verdict, source = found["verdict"].to_numpy(copy=True), found["source"].to_numpy(copy=True)
     grant = told["grant"].to_numpy()
@@ -152,26 +152,26 @@ def counts_only_pulls(kernel: str, version: str = "") -> bool:
     """Whether nr_wakeups_affine is counted only if wake_affine() picked the waker's CPU, by `uname -r` and `uname -v`.
 
     So in the trees read from 6.6.9, 5.15.135 and 6.1.176 on; 5.15.0, 6.1.4 and everything from 4.16 to 5.10.262 count a
-    pick of prev_cpu too. A release between those read is taken for one that does. Debian's `uname -r` ends in .0, and
-    its `uname -v` names the stable release.
+    pick of prev_cpu too. A release between those read is taken for one that does. The `uname -r` of
+    Debian and Ubuntu ends in .0, and version names the stable release.
     """
-    debian = re.search(r"Debian (\d+\.\d+\.\d+)", version)
-    numbers = [int(part) for part in re.findall(r"\d+", debian[1] if debian else kernel.split("-")[0])[:3]]
+    named = re.search(r"(?:Debian|Ubuntu \S+) (\d+\.\d+\.\d+)", version)
+    numbers = [int(part) for part in re.findall(r"\d+", named[1] if named else kernel.split("-")[0])[:3]]
     major, minor, patch = (*numbers, 0, 0, 0)[:3]
     since = {(5, 15): 135, (6, 1): 176}
     return (major, minor) >= (6, 6) or patch >= since.get((major, minor), 1 << 30)
 
 
 def _of(trace: Trace, rows: pd.DataFrame, task: str | None) -> pd.DataFrame:
-    kept: pd.DataFrame = rows[selected(trace, task)[df_wakeups(trace)["wakee"].to_numpy()[rows["row"]]]]
-    return kept
+    return of_selected(trace, rows, df_wakeups(trace)["wakee"].to_numpy()[rows["row"]], task)
 
 
 def _by_llc(topology: Topology, cpu: Any, prev: Any, chosen: Any) -> tuple[Bools, Bools]:
     """Where the LLC chosen shows a grant and a refusal: select_idle_sibling() stays in the LLC of its target."""
     llc = np.append(topology.by_cpu("llc"), -1)
-    told = (llc[cpu] != llc[prev]) & (llc[chosen] >= 0)
-    return told & (llc[chosen] == llc[cpu]), told & (llc[chosen] == llc[prev])
+    this, before, after = llc[cpu], llc[prev], llc[chosen]
+    told = (this != before) & (after >= 0)
+    return told & (after == this), told & (after == before)
 
 
 def _affine_domains(topology: Topology) -> Bools:

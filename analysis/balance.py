@@ -12,9 +12,9 @@ import pandas as pd
 from ..schema import NumaEvent, Outcome
 from ..trace import Trace
 from .distance import NAMES, distance
-from .inputs import columns, once
+from .inputs import columns, losses, once, overlaps_loss
 from .match import last_before
-from .tasks import codes_at, comms_at, selected
+from .tasks import codes_at, comms_at, df_tasks, selected
 from .wakeups import df_wakeups
 
 NUMA_DELAY = 10_000_000  # ns from sched_move_numa to the stopper's migration: a millisecond's work, doubled thrice
@@ -38,6 +38,7 @@ class Undone(IntEnum):
     BACK_LLC = 1
     BACK_NODE = 2
     AWAY = 3
+    UNCLEAN = 4  # a later wakeup of the task may be lost
 
 
 @once
@@ -72,38 +73,69 @@ def df_moved(trace: Trace) -> pd.DataFrame:
     )
 
 
-def df_migrations(trace: Trace, task: str | None = None) -> pd.DataFrame:
-    """Migrations of selected tasks by mover and distance: as many as sched_migrate_task fired. Needs as df_moved.
+@once
+def df_all_moved(trace: Trace) -> pd.DataFrame:
+    """Every migration, as many as sched_migrate_task fired, those of wakeups first.
 
-    Columns: mover (name, lower case); migrations; then one per distance between the CPUs left and reached.
+    Needs tables migrations, wakeups and tasks. Columns: ts (ns); task: code (-1 unknown); mover: Mover; orig_cpu,
+    dest_cpu.
     """
-    moved, chosen = df_moved(trace), np.append(selected(trace, task), task is None)
-    moved = moved[chosen[moved["task"]]]
-    rows = df_wakeups(trace)
-    home = columns(trace, "wakeups", "wakee_cpu")["wakee_cpu"].to_numpy()
+    moved, rows = df_moved(trace), df_wakeups(trace)
+    home = columns(trace, "wakeups", "wakee_cpu")["wakee_cpu"]
     # a fork migrates nobody, and an exec's migration is in moved
     woken = ~rows["outcome"].isin([int(Outcome.FORK), int(Outcome.EXEC)]) & (rows["chosen_cpu"] >= 0)
-    own = (woken & (rows["chosen_cpu"] != home) & chosen[rows["wakee"]]).to_numpy(copy=True)
+    own = (woken & (rows["chosen_cpu"] != home)).to_numpy(copy=True)
     fallback = moved["row"].to_numpy()[(moved["in_wakeup"] & (moved["row"] >= 0)).to_numpy()]
     own[fallback] = False  # select_task_rq() fell back to another CPU: the migration is recorded apart
-    far = np.concatenate(
-        [
-            distance(trace.topology, home[own], rows["chosen_cpu"].to_numpy()[own]),
-            distance(trace.topology, moved["orig_cpu"].to_numpy(), moved["dest_cpu"].to_numpy()),
-        ]
-    )
-    mover = np.concatenate([np.full(int(own.sum()), Mover.WAKEUP), moved["mover"]]).astype(np.int64)
-    counts = np.bincount(mover * len(NAMES) + far, minlength=len(Mover) * len(NAMES)).reshape(len(Mover), len(NAMES))
+    mine = rows.loc[own, ["ts", "wakee", "chosen_cpu"]].rename(columns={"wakee": "task", "chosen_cpu": "dest_cpu"})
+    mine = mine.assign(mover=np.uint8(Mover.WAKEUP), orig_cpu=home[own])
+    names = ["ts", "task", "mover", "orig_cpu", "dest_cpu"]
+    return pd.concat([mine[names], moved[names]], ignore_index=True)
+
+
+def df_migrations(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """Migrations of selected tasks by mover and distance: as many as sched_migrate_task fired.
+
+    Needs tables migrations, wakeups and tasks. Columns: mover (name, lower case); migrations; then one per distance
+    between the CPUs left and reached.
+    """
+    moved, chosen = df_all_moved(trace), np.append(selected(trace, task), task is None)
+    moved = moved[chosen[moved["task"]]]
+    far = distance(trace.topology, moved["orig_cpu"].to_numpy(), moved["dest_cpu"].to_numpy())
+    key = moved["mover"].to_numpy(np.int64) * len(NAMES) + far
+    counts = np.bincount(key, minlength=len(Mover) * len(NAMES)).reshape(len(Mover), len(NAMES))
     table = pd.DataFrame({"mover": [m.name.lower() for m in Mover], "migrations": counts.sum(axis=1)})
     table[NAMES] = counts
     return table.loc[table["migrations"] > 0].reset_index(drop=True)
 
 
-def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
-    """Migrations that took a task off the CPU its last wakeup chose, within so many ms of it. Needs as df_moved.
+def df_crossings(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """Migrations of selected tasks to another node, in time order. Needs tables migrations, wakeups and tasks.
 
-    Columns: ts (ns); task: code; row: row of wakeups; after (us since the wakeup); mover: Mover; undone: Undone;
-    orig_cpu, dest_cpu.
+    Columns: task (label); code; at_ms (since the trace began); mover (name, lower case); from_nid, to_nid.
+    """
+    moved, node = df_all_moved(trace), np.append(trace.topology.by_cpu("node"), -1)
+    left, reached = node[moved["orig_cpu"]], node[moved["dest_cpu"]]
+    kept = np.append(selected(trace, task), False)[moved["task"]] & (left != reached) & (left >= 0) & (reached >= 0)
+    moved, code = moved[kept], moved["task"].to_numpy()[kept]
+    table = pd.DataFrame(
+        {
+            "task": df_tasks(trace)["label"].to_numpy(object)[code],
+            "code": code,
+            "at_ms": (moved["ts"].to_numpy(np.int64) - trace.span[0]) / 1e6,
+            "mover": np.array([m.name.lower() for m in Mover], object)[moved["mover"]],
+            "from_nid": left[kept],
+            "to_nid": reached[kept],
+        }
+    )
+    return table.sort_values("at_ms", kind="stable", ignore_index=True)
+
+
+def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
+    """Migrations that took a task off the CPU its last wakeup chose, within so many ms of it.
+
+    Needs tables migrations, wakeups and tasks. Columns: ts (ns); task: code; row: row of wakeups; after (us since the
+    wakeup); mover: Mover; undone: Undone; orig_cpu, dest_cpu.
     """
     moved, wakeups = df_moved(trace), df_wakeups(trace)
     row = moved["row"].to_numpy()
@@ -117,6 +149,8 @@ def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
         group = np.append(trace.topology.by_cpu(attribute), -1)
         undone[(group[dest] == group[prev]) & (group[prev] != group[chosen])] = kind
     undone[(dest == prev) & (prev != chosen)] = Undone.BACK
+    since = np.append(wakeups["ts"].to_numpy(), 0)[row]
+    undone[overlaps_loss(losses(trace)["wakeup"], since, moved["ts"].to_numpy())] = Undone.UNCLEAN
     table = pd.DataFrame({"ts": moved["ts"], "task": moved["task"], "row": row, "after": after / 1e3})
     table = table.assign(mover=moved["mover"], undone=undone, orig_cpu=orig, dest_cpu=dest)
     found: pd.DataFrame = table.loc[kept]
@@ -124,7 +158,7 @@ def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
 
 
 def df_undone_counts(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = None) -> pd.DataFrame:
-    """df_undone of selected tasks counted by kind and mover. Needs as df_moved.
+    """df_undone of selected tasks counted by kind and mover. Needs tables migrations, wakeups and tasks.
 
     Columns: undone, mover (names, lower case); migrations; share: of the selected tasks' decisions; after_p50 (us).
     """

@@ -9,6 +9,7 @@ import pandas as pd
 from ..errors import UsageError
 from ..trace import Trace
 from .distance import NAMES, distance
+from .inputs import losses, overlaps_loss
 from .match import next_same
 from .tasks import df_tasks, selected
 from .wakeups import df_wakeups, pair_codes
@@ -18,8 +19,8 @@ def df_bounces(trace: Trace, by: str = "task", task: str | None = None) -> pd.Da
     """Bounces of each wakee (by 'task') or within each waker and wakee's own decisions ('pair'), most first.
 
     Needs tables wakeups and tasks; of selected wakees. Columns: task, or waker and wakee (labels); decisions; bounces;
-    bounce_share; dwell_p50, dwell_min (us, from the choice of B to the choice of A); then one per distance: bounces
-    whose A and B are that far apart.
+    bounce_share; dwell_p50, dwell_min (us, from the choice of B to the choice of A); unclean: left out, because a
+    decision between may be lost; then one per distance: bounces whose A and B are that far apart.
     """
     if by not in ("task", "pair"):
         raise UsageError(f"bounces cannot be counted by {by!r}: choose task or pair")
@@ -32,13 +33,16 @@ def df_bounces(trace: Trace, by: str = "task", task: str | None = None) -> pd.Da
     back = np.append(away, -1)[away]
     bounced = np.flatnonzero((away >= 0) & (back >= 0) & (cpu == cpu[back]) & (cpu != cpu[away]))
     away, back = away[bounced], back[bounced]
-    found = pd.DataFrame({"key": key[bounced], "dwell": (ts[back] - ts[away]) / 1e3})
+    clean = ~overlaps_loss(losses(trace)["wakeup"], ts[bounced], ts[back])
+    found = pd.DataFrame({"key": key[bounced], "clean": clean, "dwell": (ts[back] - ts[away]) / 1e3})
+    found["dwell"] = found["dwell"].where(clean)
     apart = distance(trace.topology, cpu[bounced], cpu[away])
-    table = pd.DataFrame(found.groupby("key")["dwell"].agg(bounces="size", dwell_p50="median", dwell_min="min"))
+    table = pd.DataFrame(found.groupby("key")["dwell"].agg(bounces="count", dwell_p50="median", dwell_min="min"))
     table.insert(0, "decisions", np.bincount(key, minlength=1)[table.index])
     table.insert(2, "bounce_share", table["bounces"] / table["decisions"])
+    table["unclean"] = (~found["clean"]).groupby(found["key"]).sum()
     counts = np.zeros((len(table), len(NAMES)), np.int64)
-    np.add.at(counts, (np.searchsorted(table.index, found["key"]), apart), 1)
+    np.add.at(counts, (np.searchsorted(table.index, found["key"][clean]), apart[clean]), 1)
     table[NAMES] = counts
     labels = df_tasks(trace)["label"].to_numpy(object)
     if by == "task":

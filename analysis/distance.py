@@ -30,7 +30,7 @@ NAMES = [d.name.lower() for d in Distance]
 def matrix(topology: Topology) -> Codes:
     """Distance codes between all CPUs: shape (nr_cpus + 1, nr_cpus + 1), uint8.
 
-    The last row and column, which index -1 reaches, are UNKNOWN, as are CPUs the topology does not have.
+    The last row and column are UNKNOWN, as are CPUs the topology does not have.
     """
     core, llc, node = (topology.by_cpu(a) for a in ("core", "llc", "node"))
     n = topology.nr_cpus
@@ -49,5 +49,5 @@ def matrix(topology: Topology) -> Codes:
 def distance(topology: Topology, a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> Codes:
     """Distance codes between CPUs a and b: integers of one shape, -1 or out of range is UNKNOWN. Returns uint8."""
     n = topology.nr_cpus
-    a, b = (np.where((c < 0) | (c >= n), -1, c) for c in (a, b))
+    a, b = (np.where((c < 0) | (c >= n), n, c) for c in (a, b))
     return matrix(topology)[a, b]

@@ -14,7 +14,7 @@ from .affine import Affine, df_affine
 from .balance import Mover, df_moved
 from .distance import Distance
 from .flips import hz
-from .inputs import columns
+from .inputs import any_loss, columns
 from .match import last_before
 from .numa import df_attempts, df_numa_rows, jiffies_of
 from .tasks import df_tasks, selected
@@ -29,7 +29,8 @@ def df_fights(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = Non
 
     Needs tables wakeups, migrations and tasks; numa to count faults. Columns: task, waker (labels); pulled_ms, back_ms
     (from the trace's begin); held_ms: between them; home_nid, pulled_nid; mover: of the way back (name, lower case);
-    faults: hint faults of the task meanwhile (NaN if the trace records none).
+    faults: hint faults of the task meanwhile (NaN if the trace records none); unclean (bool): a record between the two
+    may be lost.
     """
     wakeups, moved = df_wakeups(trace), df_moved(trace)
     node = np.append(trace.topology.by_cpu("node"), -1)
@@ -57,10 +58,24 @@ def df_fights(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = Non
             "pulled_nid": pulled,
             "mover": np.array([m.name.lower() for m in Mover], object)[back_rows["mover"]],
             "faults": _faults_between(trace, away["wakee"].to_numpy(), away["ts"], back_rows["ts"]),
+            "unclean": any_loss(trace, ("wakeup", "event"), away["ts"].to_numpy(), back_rows["ts"].to_numpy()),
         }
     )
     found: pd.DataFrame = table.loc[fight]
     return found.reset_index(drop=True)
+
+
+def df_fight_sums(trace: Trace, within_ms: float = WITHIN_MS, task: str | None = None) -> pd.DataFrame:
+    """df_fights of selected tasks summed by task and mover, most cycles first.
+
+    Needs tables wakeups, migrations and tasks. Columns: task (label); mover; cycles; unclean: of these, perhaps not one
+    cycle; held_ms: time spent on the other node; faults: hint faults there (NaN if the trace records none).
+    """
+    grouped = df_fights(trace, within_ms, task).groupby(["task", "mover"])
+    sums = grouped[["unclean", "held_ms"]].sum()
+    table = pd.DataFrame({"cycles": grouped.size(), "unclean": sums["unclean"], "held_ms": sums["held_ms"]})
+    table["faults"] = grouped["faults"].sum(min_count=1)
+    return table.reset_index().sort_values("cycles", ascending=False, kind="stable", ignore_index=True)
 
 
 def _back_offs(trace: Trace, replay: pd.DataFrame | None) -> pd.DataFrame:
@@ -86,11 +101,12 @@ def _back_offs(trace: Trace, replay: pd.DataFrame | None) -> pd.DataFrame:
 
 
 def df_delay_retry(trace: Trace, replay: pd.DataFrame | None = None, task: str | None = None) -> pd.DataFrame:
-    """What a back-off after cross-node pulls would have suppressed, by selected task. Needs numa, wakeups and tasks.
+    """What a back-off after cross-node pulls would have suppressed, by selected task.
 
-    replay: as in df_affine. Columns: task (label); attempts; back_offs: set by pulls of or by the task; meant: attempts
-    within a back-off, which the patch means to suppress; merged: attempts that 7347fc87dfe6 as merged suppresses, which
-    is all but those whose new deadline still lies within a back-off. Open loop: each attempt is judged by itself.
+    replay: as in df_affine. Needs tables numa, wakeups and tasks. Columns: task (label); attempts; back_offs: set by
+    pulls of or by the task; meant: attempts within a back-off, which the patch means to suppress; merged: attempts that
+    7347fc87dfe6 as merged suppresses, which is all but those whose new deadline still lies within a back-off. Open
+    loop: each attempt is judged by itself.
     """
     attempts, back_offs = df_attempts(trace).sort_values("attempt", kind="stable"), _back_offs(trace, replay)
     found = last_before(

@@ -16,7 +16,7 @@ from ..schema import Outcome
 from ..trace import Trace
 from .inputs import columns, losses, once, overlaps_loss
 from .match import next_same
-from .tasks import df_tasks, selected
+from .tasks import df_tasks, of_selected, selected
 from .wakeups import df_wakeups
 
 BINS = 50
@@ -98,13 +98,14 @@ def df_flip_check(trace: Trace, task: str | None = None) -> pd.DataFrame:
 
 
 def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) -> pd.DataFrame:
-    """Each selected waker's flips in equal bins of the trace's span. Needs tables wakeups and tasks.
+    """Each selected waker's flips in equal bins of the trace's span, those with the highest flips first, in time order.
 
+    Needs tables wakeups and tasks.
     Columns: task (label); code; bin (0 … bins - 1); start_ms (since the trace began); wakeups; flipped; decayed;
     highest: most flips seen in the bin; last: flips after its last wakeup of the bin.
     """
     flips = df_flips(trace)
-    flips = flips[selected(trace, task)[flips["waker"]]]
+    flips = of_selected(trace, flips, flips["waker"].to_numpy(), task)
     begin, end = trace.span
     width = max(1, -(-(end - begin + 1) // bins))
     grouped = flips.assign(bin=np.clip((flips["ts"].astype(np.int64) - begin) // width, 0, bins - 1)).groupby(
@@ -119,7 +120,9 @@ def df_flips_over_time(trace: Trace, bins: int = BINS, task: str | None = None) 
     ).reset_index(names=["code", "bin"])
     table.insert(0, "task", df_tasks(trace)["label"].to_numpy(object)[table["code"]])
     table.insert(3, "start_ms", table["bin"] * width / 1e6)
-    return table
+    peak = table.groupby("code")["highest"].transform("max")
+    rank = table.assign(peak=peak).sort_values(["peak", "code", "bin"], ascending=[False, True, True], kind="stable")
+    return rank.drop(columns="peak").reset_index(drop=True)
 
 
 def df_flippers(trace: Trace, task: str | None = None) -> pd.DataFrame:
@@ -129,7 +132,7 @@ def df_flippers(trace: Trace, task: str | None = None) -> pd.DataFrame:
     the kernel's flips and the rule's.
     """
     flips = df_flips(trace)
-    flips = flips[selected(trace, task)[flips["waker"]]]
+    flips = of_selected(trace, flips, flips["waker"].to_numpy(), task)
     table = (
         flips.groupby("waker")
         .agg(

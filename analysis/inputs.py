@@ -51,17 +51,16 @@ def columns(trace: Trace, table: str, *names: str) -> pd.DataFrame:
     kept = _columns(trace)
     wanted = list(dict.fromkeys(("ts", *names)))
     missing = [name for name in wanted if (table, name) not in kept]
-    if missing:
-        kept.update({(table, name): values for name, values in trace.columns(table, missing).items()})
+    read = trace.columns(table, missing) if missing else {}
     for name in CPU_COLUMNS.intersection(missing):
-        highest = int(kept[table, name].max(initial=0))
+        highest = int(read[name].max(initial=0))
         if highest >= trace.topology.nr_cpus:
             raise TraceError(
                 f"{trace.path}/{table}.parquet has CPU {highest}, topology.json has not: the trace is damaged"
             )
-    ts = kept[table, "ts"]
-    if "ts" in missing and (ts[1:] < ts[:-1]).any():
+    if "ts" in missing and (read["ts"][1:] < read["ts"][:-1]).any():
         raise TraceError(f"{trace.path}/{table}.parquet is not in time order: the trace is damaged, record again")
+    kept.update({(table, name): values for name, values in read.items()})
     return pd.DataFrame({name: kept[table, name] for name in wanted}, copy=False)
 
 
@@ -130,6 +129,16 @@ def overlaps_loss(
     following = np.searchsorted(windows[:, 1], start.astype(np.int64), side="right")  # first window to end later
     opens = np.append(windows[:, 0], np.iinfo(np.int64).max)
     return opens[following] < end.astype(np.int64)
+
+
+def any_loss(
+    trace: Trace, rings: tuple[str, ...], start: np.ndarray[Any, Any], end: np.ndarray[Any, Any]
+) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """overlaps_loss() of any of these rings."""
+    found: np.ndarray[Any, np.dtype[np.bool_]] = np.logical_or.reduce(
+        [overlaps_loss(losses(trace)[ring], start, end) for ring in rings]
+    )
+    return found
 
 
 def _merged(windows: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -16,7 +16,7 @@ from .distance import NAMES, distance
 from .inputs import columns, losses, once, overlaps_loss, switches
 from .occupancy import BEGINS_WAIT, Sibling, sibling_states
 from .placement import path_codes
-from .tasks import selected
+from .tasks import of_selected
 from .wakeups import df_wakeups
 
 PERCENTILES = (50, 75, 90, 95, 99, 99.5, 99.9)  # schbench's
@@ -71,7 +71,7 @@ def df_waits(trace: Trace) -> pd.DataFrame:
 def df_latency(
     trace: Trace, by: str | None = None, replay: pd.DataFrame | None = None, task: str | None = None
 ) -> pd.DataFrame:
-    """Percentiles of the waits of wakees selected by task. Needs tables wakeups, switches and tasks.
+    """Percentiles of the waits of wakees selected by task. Needs tables wakeups and switches; tasks to select by.
 
     by: None for all together, else 'moved', 'sibling' or 'path' (replay as in df_paths). Columns: the group (named as
     by); waits: complete and censored; censored; unclean: left out; min, p50 … p99.9, max (us, nearest rank, a
@@ -80,7 +80,7 @@ def df_latency(
     """
     waits = df_waits(trace)
     if task is not None:
-        waits = waits[selected(trace, task)[df_wakeups(trace)["wakee"].to_numpy()[waits["row"]]]]
+        waits = of_selected(trace, waits, df_wakeups(trace)["wakee"].to_numpy()[waits["row"]], task)
     if by is None:
         return pd.DataFrame([_percentiles(waits["wait"].to_numpy(), waits["state"].to_numpy())])
     codes, names = _groups(trace, waits, by, replay)

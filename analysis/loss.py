@@ -26,7 +26,7 @@ def df_loss(trace: Trace) -> pd.DataFrame:
 
 
 def df_clean(trace: Trace) -> pd.DataFrame:
-    """Loss per ring.
+    """Loss per ring. Needs no table: rings without any are left out.
 
     Columns: ring; lost (records); clean: share of the span in which no CPU was in a loss window; unseen: switches that
     were not seen though none was lost (a CPU's switches do not join; 0 for the other rings).

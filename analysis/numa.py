@@ -12,7 +12,7 @@ import pandas as pd
 from ..schema import NEVER64, NumaEvent
 from ..trace import Trace
 from .flips import hz
-from .inputs import columns, once
+from .inputs import columns, losses, once, overlaps_loss
 from .tasks import codes_at, df_tasks, selected
 from .wakeups import df_wakeups
 
@@ -28,6 +28,7 @@ class Result(IntEnum):
     SWAP = 2
     STICK = 3  # a destination was found, moving there failed
     NO_CPU = 4  # no destination was found
+    UNKNOWN = 5  # no event, but one may be lost
 
 
 @once
@@ -35,7 +36,8 @@ def df_numa_rows(trace: Trace) -> pd.DataFrame:
     """The numa table with task codes and nodes, one row each. Needs tables numa, wakeups and tasks.
 
     Columns: ts (ns); task: code (-1 unknown); event: schema.NumaEvent; failed (bool): a stick without destination;
-    from_nid, to_nid (-1 unknown; of CPUs by topology, of a fault the page's node); jiffies; preferred; retry; period.
+    from_nid, to_nid (-1 unknown; of CPUs by topology, of a fault the page's node, of a search the node searched);
+    jiffies; preferred; retry; period.
     """
     names = (
         "pid",
@@ -50,7 +52,7 @@ def df_numa_rows(trace: Trace) -> pd.DataFrame:
     )
     rows = columns(trace, "numa", *names)
     node = np.append(trace.topology.by_cpu("node"), -1)
-    fault = rows["event"] == int(NumaEvent.FAULT)
+    names_node = rows["event"].isin([int(NumaEvent.FAULT), int(NumaEvent.FIND)])
     return pd.DataFrame(
         {
             "ts": rows["ts"],
@@ -58,7 +60,7 @@ def df_numa_rows(trace: Trace) -> pd.DataFrame:
             "event": rows["event"],
             "failed": (rows["event"] == int(NumaEvent.STICK)) & (rows["dst_cpu"] < 0),
             "from_nid": node[rows["src_cpu"]],
-            "to_nid": np.where(fault, rows["dst_nid"], node[rows["dst_cpu"]]),
+            "to_nid": np.where(names_node, rows["dst_nid"], node[rows["dst_cpu"]]),
             "jiffies": rows["jiffies"].astype(np.int64),
             "preferred": rows["preferred_nid"].astype(np.int32),
             "retry": rows["migrate_retry"].astype(np.int64),
@@ -169,7 +171,7 @@ def df_attempts(trace: Trace) -> pd.DataFrame:
             "interval": rule,
             "own": rows["own"],
             "seen_late": rows["jiffies"] - attempt,
-            "result": _results(trace, rows),
+            "result": _results(trace, rows, (rows["jiffies"] - attempt + 1) * 1e9 / hz(trace)),
         }
     ).reset_index(drop=True)
 
@@ -177,9 +179,9 @@ def df_attempts(trace: Trace) -> pd.DataFrame:
 def df_retries(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Attempts by selected task, most first. Needs tables numa, wakeups and tasks.
 
-    Columns: task (label); attempts; settled, move, swap, stick, no_cpu: results; late_p50_ms, late_max_ms: lateness
-    (NaN without a deadline before); interval_p50_ms: the rule's; checked: attempts dated by NUMA balancing's own
-    records; off_rule: of these, with a deadline the rule cannot have set.
+    Columns: task (label); attempts; settled, move, swap, stick, no_cpu, unknown: results; late_p50_ms, late_max_ms:
+    lateness (NaN without a deadline before); interval_p50_ms: the rule's; checked: attempts dated by NUMA balancing's
+    own records; off_rule: of these, with a deadline the rule cannot have set.
     """
     rows = df_attempts(trace)
     rows = rows[selected(trace, task)[rows["task"]]]
@@ -203,14 +205,39 @@ def df_numa_events(trace: Trace, task: str | None = None) -> pd.DataFrame:
     unknown); events.
     """
     rows = df_numa_rows(trace)
-    rows = rows[np.append(selected(trace, task), task is None)[rows["task"]]]
+    rows = rows[np.append(selected(trace, task), task is None)[rows["task"]] & (rows["event"] != int(NumaEvent.FIND))]
     names = np.array([e.name.lower() for e in NumaEvent], object)[rows["event"]]
     names[rows["failed"]] = "no_cpu"
     return rows.assign(event=names).groupby(["event", "from_nid", "to_nid"]).size().rename("events").reset_index()
 
 
+def df_searches(trace: Trace, task: str | None = None) -> pd.DataFrame:
+    """Runs of task_numa_find_cpu() for selected tasks by the node searched. Needs tables numa, wakeups and tasks.
+
+    Columns: task (label); to_nid; searches; on_preferred: of the preferred node; cpu, swap: in which a CPU to move to,
+    and a task to swap with, was found there; task_imp_p50, group_imp_p50: how much larger a share of the faults is
+    there than where the task runs (1/1000). Empty where the function was not hooked.
+    """
+    raw = columns(trace, "numa", "dst_pid", "dst_cpu", "task_imp", "group_imp")
+    seen = df_numa_rows(trace)
+    node = np.append(trace.topology.by_cpu("node"), -1)
+    kept = ((seen["event"] == int(NumaEvent.FIND)) & np.append(selected(trace, task), False)[seen["task"]]).to_numpy()
+    raw, seen = raw[kept], seen[kept]
+    found = (raw["dst_cpu"] >= 0) & (node[raw["dst_cpu"]] == seen["to_nid"])  # else of a node searched before
+    marks = raw.assign(
+        on_preferred=seen["to_nid"] == seen["preferred"],
+        cpu=found & (raw["dst_pid"] == 0),
+        swap=found & (raw["dst_pid"] > 0),
+    )
+    grouped = marks.groupby([seen["task"], seen["to_nid"]])
+    table = pd.DataFrame({"searches": grouped.size()}).join(grouped[["on_preferred", "cpu", "swap"]].sum())
+    table = table.join(grouped[["task_imp", "group_imp"]].median().add_suffix("_p50")).reset_index()
+    table["task"] = df_tasks(trace)["label"].to_numpy(object)[table["task"]]
+    return table.sort_values("searches", ascending=False, kind="stable", ignore_index=True)
+
+
 def df_vmstat(trace: Trace) -> pd.DataFrame:
-    """NUMA balancing's counters of the whole machine before and after. Needs meta's vmstat, else empty.
+    """NUMA balancing's counters of the whole machine before and after. Needs no table, but meta's vmstat.
 
     Columns: counter, as the kernel lists' tables name it; before, after, difference.
     """
@@ -235,18 +262,24 @@ def df_vmstat(trace: Trace) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["counter", "before", "after", "difference"])
 
 
-def _results(trace: Trace, attempts: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Result of each attempt: the last event of its task that carries the deadline the attempt set.
+def _results(trace: Trace, attempts: pd.DataFrame, ago: pd.Series[float]) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Result of each attempt, made at most so long (ns) before the record that shows it: the last event of its task
+    that carries the deadline the attempt set.
 
     task_numa_migrate() runs after the deadline is stored, so its tracepoints show the new one; a failed move emits
     sched_move_numa first and sched_stick_numa then.
     """
     events = df_numa_rows(trace)
-    events = events[events["event"] != int(NumaEvent.FAULT)].drop_duplicates(["task", "retry"], keep="last")
+    events = events[~events["event"].isin([int(NumaEvent.FAULT), int(NumaEvent.FIND)])].drop_duplicates(
+        ["task", "retry"], keep="last"
+    )
     codes = {NumaEvent.MOVE: Result.MOVE, NumaEvent.SWAP: Result.SWAP, NumaEvent.STICK: Result.STICK}
     result = (
         events["event"].map({int(k): int(v) for k, v in codes.items()}).where(~events["failed"], int(Result.NO_CPU))
     )
     keyed = pd.Series(result.to_numpy(), index=pd.MultiIndex.from_frame(events[["task", "retry"]]), dtype="float64")
     found = keyed.reindex(pd.MultiIndex.from_frame(attempts[["task", "retry"]]))
-    return found.fillna(int(Result.SETTLED)).to_numpy().astype(np.uint8)
+    shown = attempts["ts"].to_numpy(np.int64)
+    missed = overlaps_loss(losses(trace)["event"], shown - np.maximum(ago.to_numpy(), 0).astype(np.int64), shown)
+    no_event = np.where(missed, int(Result.UNKNOWN), int(Result.SETTLED))
+    return np.where(found.isna(), no_event, found).astype(np.uint8)

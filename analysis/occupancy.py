@@ -12,7 +12,7 @@ import numpy as np
 from ..schema import Outcome
 from ..topology import Topology
 from ..trace import Trace
-from .inputs import columns, masks, once, switches
+from .inputs import columns, loss_windows, masks, once, switches
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
 
@@ -60,12 +60,14 @@ def idle_words(trace: Trace) -> tuple[Words, Words]:
     """CPUs idle at each wakeup and CPUs of which that is known: uint64 (rows of wakeups, topology.words) each.
 
     Needs tables wakeups and switches. Within what the record's own idle words cover they are measured; elsewhere
-    rebuilt: the idle task runs, no woken task is on its way there, and the CPU is online.
+    rebuilt: the idle task runs, no woken task is on its way there, and the CPU is online; unknown in its CPU's loss
+    windows.
     """
     trace.require("wakeups", "switches")
     names = ("cpu", "prev_cpu", "chosen_cpu", "wakee_pid", "outcome", "has_masks")
     wakeups, switched = columns(trace, "wakeups", *names), switches(trace)
     known = np.bincount(switched["cpu"], minlength=trace.topology.nr_cpus)[: trace.topology.nr_cpus] > 0
+    lost = loss_windows(trace)["switch"][["cpu", "start", "end"]].sort_values("end").to_numpy(np.int64)
     rebuilt: Words = _idle_at(
         switched["ts"].to_numpy(np.int64),
         switched["cpu"].to_numpy(),
@@ -75,6 +77,8 @@ def idle_words(trace: Trace) -> tuple[Words, Words]:
         wakeups["wakee_pid"].to_numpy(),
         wakeups["chosen_cpu"].to_numpy(),
         wakeups["outcome"].isin([int(o) for o in BEGINS_WAIT]).to_numpy(),
+        lost[:, 2],
+        lost[:, 0],
         1 + int(max(t.to_numpy().max(initial=0) for t in (switched["next_pid"], wakeups["wakee_pid"]))),
     )
     if trace.has("hotplugs"):
@@ -84,7 +88,11 @@ def idle_words(trace: Trace) -> tuple[Words, Words]:
     covered[has == MASKS_ALL] = mask_words(np.ones(trace.topology.nr_cpus, bool))
     covered[has == 0] = 0
     idle: Words = np.bitwise_or(rebuilt & ~covered, masks(trace)["idle"] & covered)
-    seen: Words = covered | mask_words(known)
+    seen: Words = np.bitwise_or(covered, mask_words(known))
+    ts = wakeups["ts"].to_numpy(np.int64)
+    for cpu, start, end in lost.tolist():
+        blind = slice(*np.searchsorted(ts, (start, end), side="right"))
+        seen[blind, cpu // 64] &= covered[blind, cpu // 64] | ~np.uint64(1 << cpu % 64)
     return idle, seen
 
 
@@ -126,7 +134,10 @@ def _clear_offline(words: Words, trace: Trace, at: np.ndarray[Any, np.dtype[np.i
 
 
 @numba.njit(cache=True)
-def _idle_at(sw_ts, sw_cpu, sw_next, idle, wk_ts, wk_pid, wk_cpu, begins, pids):  # type: ignore[no-untyped-def]
+def _idle_at(  # type: ignore[no-untyped-def]
+    sw_ts, sw_cpu, sw_next, idle, wk_ts, wk_pid, wk_cpu, begins, lost_ts, lost_cpu, pids
+):
+    """Words of the CPUs idle at each wakeup. lost: where loss windows end; who was on the way there may be past it."""
     one = np.uint64(1)
     now = np.zeros((len(idle) + 63) // 64, np.uint64)
     for cpu in range(len(idle)):
@@ -135,9 +146,13 @@ def _idle_at(sw_ts, sw_cpu, sw_next, idle, wk_ts, wk_pid, wk_cpu, begins, pids):
     coming = np.zeros(len(idle), np.int64)  # woken tasks on their way to each CPU
     going = np.full(pids, -1, np.int64)  # CPU each task is on its way to
     words = np.empty((len(wk_ts), len(now)), np.uint64)
-    j = 0
+    j, k = 0, 0
     for i in range(len(wk_ts)):
         while j < len(sw_ts) and sw_ts[j] <= wk_ts[i]:
+            while k < len(lost_ts) and lost_ts[k] <= sw_ts[j]:
+                going[going == lost_cpu[k]] = -1
+                coming[lost_cpu[k]] = 0
+                k += 1
             cpu, pid = sw_cpu[j], sw_next[j]
             idle[cpu] = pid == 0
             target = going[pid]

@@ -35,8 +35,8 @@ def df_moves(trace: Trace, task: str | None = None) -> pd.DataFrame:
     Columns: distance (name); moved: decisions whose chosen CPU is that far from prev_cpu; moved_share; from_waker:
     decisions whose chosen CPU is that far from the waker's; from_waker_share.
     """
-    decisions = df_wakeups(trace)[_of(trace, task)]
-    decisions = decisions[decisions["decision"]]
+    kept = _of(trace, task) & df_wakeups(trace)["decision"].to_numpy()
+    decisions = df_wakeups(trace)[["moved", "reach"]][kept]
     table = pd.DataFrame({"distance": NAMES})
     for column, source in (("moved", "moved"), ("from_waker", "reach")):
         table[column] = np.bincount(decisions[source], minlength=len(NAMES))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ from ..errors import TraceError, UsageError
 from ..trace import Trace
 from .distance import NAMES
 from .loss import df_clean
-from .sections import SECTIONS, Finding, Section, View
+from .sections import REPLAYED, SECTIONS, Finding, Section, View
 
 ROWS = 12  # of a long table shown on a terminal; JSON has all
 ODD = 3
@@ -26,8 +27,11 @@ HIDDEN = ("code", "waker_code", "wakee_code")  # what joins tables in JSON
 
 @dataclass
 class Report:
-    """What build_report found: facts about the trace, the three findings that lead it, sections in order."""
+    """What build_report found: facts about the trace, the three findings that lead it, sections in order; view is what
+    it was asked to look at.
+    """
 
+    view: View
     facts: dict[str, Any]
     odd: list[Finding]
     sections: list[Section]
@@ -71,28 +75,57 @@ def build_report(
     section or task, TraceError if a section asked for by name needs a table the trace lacks; without names such a
     section says so instead.
     """
-    view = View(trace, task, load_replay)
     names = list(SECTIONS) if sections is None else list(dict.fromkeys(sections))
     for name in names:
         if name not in SECTIONS:
             raise UsageError(f"there is no section {name!r}: choose from {', '.join(SECTIONS)}")
-    built = []
-    for name in names:
-        try:
-            built.append(SECTIONS[name](view))
-        except TraceError as error:
-            if sections is not None:
-                raise
-            built.append(Section(name, name.capitalize(), missing=str(error)))
+    built: dict[str, Section] = {}
+    with ThreadPoolExecutor(
+        1
+    ) as beside:  # the replay takes long, and compiled code does not hold the interpreter's lock
+        asked = not REPLAYED.isdisjoint(names)
+        view = View(trace, task, beside.submit(load_replay, trace).result if asked else lambda: None)
+        for name in sorted(names, key=lambda name: name in REPLAYED):
+            try:
+                built[name] = SECTIONS[name](view)
+            except TraceError as error:
+                if sections is not None:
+                    raise
+                built[name] = Section(name, name.capitalize(), missing=str(error))
     facts = _facts(trace)
-    ranked = sorted((f for s in built for f in s.findings), key=lambda f: -f.weight)
+    ranked = sorted((f for name in names for f in built[name].findings), key=lambda f: -f.weight)
     early = [Finding(math.inf, f"The recording ended early: {facts['ended_early']}")] if facts["ended_early"] else []
-    return Report(facts, [*early, *ranked, *_plain(facts)][:ODD], built)
+    return Report(view, facts, [*early, *ranked, *_plain(facts)][:ODD], [built[name] for name in names])
 
 
 def shown(text: str) -> str:
     """Text safe to print through rich: markup escaped, whatever is not printable replaced."""
-    return escape("".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text))
+    return escape(printable(text))
+
+
+def printable(text: str) -> str:
+    """Text with whatever is not printable replaced."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
+def visible(data: pd.DataFrame) -> list[str]:
+    """Columns that people are shown: not those that join tables, nor distances that do not occur."""
+    return [str(c) for c in data.columns if not (c in HIDDEN or (c in NAMES and not data[c].any()))]
+
+
+def is_text(column: pd.Series[Any]) -> bool:
+    """Whether a column holds names and not numbers."""
+    return not pd.api.types.is_numeric_dtype(column)
+
+
+def cell(column: str, value: Any) -> str:
+    """A value as people are shown it: shares in percent, unknown values as a dash."""
+    value = _plain_value(value)
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.1%}" if column.endswith("share") or column == "clean" else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def _facts(trace: Trace) -> dict[str, Any]:
@@ -134,18 +167,9 @@ def _rich(data: pd.DataFrame) -> RichTable:
     more = len(data) - ROWS
     caption = f"{more:,} more rows with --json" if more > 0 else None
     table = RichTable(caption=caption, caption_justify="left", box=None)
-    visible = [str(c) for c in data.columns if not (c in HIDDEN or (c in NAMES and not data[c].any()))]
-    for column in visible:
-        table.add_column(column, justify="left" if data[column].dtype == object else "right", overflow="fold")
-    for row in data[visible].head(ROWS).itertuples(index=False):
-        table.add_row(*(_cell(c, v) for c, v in zip(visible, row, strict=True)))
+    names = visible(data)
+    for column in names:
+        table.add_column(column, justify="left" if is_text(data[column]) else "right", overflow="fold")
+    for row in data[names].head(ROWS).itertuples(index=False):
+        table.add_row(*(shown(cell(c, v)) for c, v in zip(names, row, strict=True)))
     return table
-
-
-def _cell(column: str, value: Any) -> str:
-    value = _plain_value(value)
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:.1%}" if column.endswith("share") or column == "clean" else f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else shown(str(value))

@@ -6,16 +6,17 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+import numba
 import numpy as np
 import pandas as pd
 
 from ..schema import NEVER, Outcome
 from ..trace import Trace
-from .inputs import columns, masks, once, switches
+from .inputs import columns, losses, masks, once, overlaps_loss, switches
 from .latency import Wait, df_waits
 from .match import first_after
-from .occupancy import Words, idle_words, llc_words
-from .tasks import df_tasks, selected
+from .occupancy import idle_words, llc_words
+from .tasks import df_tasks, of_selected, selected
 from .wakeups import df_wakeups, pair_codes
 
 
@@ -27,6 +28,9 @@ class Stacking(IntEnum):
     LLC = 2  # stacked: an allowed CPU of its LLC was idle
     MACHINE = 3  # stacked: only outside its LLC was one
     UNKNOWN = 4
+
+
+IDLE, NO_OTHER, LLC, MACHINE, UNKNOWN = (int(s) for s in Stacking)  # as compiled code takes them
 
 
 @once
@@ -50,14 +54,15 @@ def df_stacked(trace: Trace) -> pd.DataFrame:
         switches(trace)["cpu"].to_numpy(), switches(trace)["ts"].to_numpy(), cpu, wakeups["ts"].to_numpy()[row]
     )
     seen = on_waker & (out >= 0) & (np.append(switches(trace)["prev_pid"], -1)[out] == flags["waker_pid"])
-    ran_on = np.append(switches(trace)["ts"].to_numpy(np.int64), 0)[out] - wakeups["ts"].to_numpy(np.int64)[row]
+    woke, left = wakeups["ts"].to_numpy(np.int64)[row], np.append(switches(trace)["ts"].to_numpy(np.int64), 0)[out]
+    seen &= ~overlaps_loss(losses(trace)["switch"], woke, left)
     return pd.DataFrame(
         {
             "row": row,
             "stacking": _stacking(trace, row, chosen),
             "on_waker": on_waker,
             "sync": is_sync(flags["wake_flags"].to_numpy(), flags["sd_flag"].to_numpy()),
-            "ran_on": np.where(seen, ran_on, -1),
+            "ran_on": np.where(seen, left - woke, -1),
             "slept": seen & (np.append(switches(trace)["prev_on_rq"], 1)[out] == 0),
             "wait": wait[row],
         }
@@ -70,7 +75,7 @@ def df_stacking(trace: Trace, task: str | None = None) -> pd.DataFrame:
     Columns: stacking (name, lower case); decisions; share; on_waker; wait_p50, wait_p99 (us, of complete waits).
     """
     rows = df_stacked(trace)
-    rows = rows[selected(trace, task)[df_wakeups(trace)["wakee"].to_numpy()[rows["row"]]]]
+    rows = of_selected(trace, rows, df_wakeups(trace)["wakee"].to_numpy()[rows["row"]], task)
     waits = (rows["wait"] / 1e3).where(rows["wait"] >= 0)
     grouped = rows.assign(us=waits).groupby("stacking")
     table = pd.DataFrame(
@@ -90,21 +95,23 @@ def df_stacking_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Stacked decisions by pair with a selected task, dearest first. Needs tables wakeups, switches and tasks.
 
     Columns: waker, wakee (labels); decisions; stacked; stacked_share; wait_p50: of stacked, and other_p50: of those
-    known not to be (us, complete waits; NaN if there are none); cost_ms: sum over stacked decisions of wait
-    less other_p50 (NaN if that is); on_waker; ran_on_p50 (us); awake: of on_waker, the waker switched out without
-    sleeping; sync_awake: of these, WF_SYNC was set.
+    known to be neither stacked nor awake (us, complete waits; NaN if there are none); cost_ms: sum over stacked
+    decisions of wait less other_p50 (NaN if that is); on_waker; ran_on_p50 (us); awake: of on_waker, the waker switched
+    out without sleeping; sync_awake: of these, WF_SYNC was set; awake_p50 and awake_cost_ms: of awake, as wait_p50 and
+    cost_ms.
     """
     rows = df_stacked(trace)
     codes, pairs = pair_codes(trace)
     pair = codes[rows["row"]]
-    stacked = rows["stacking"].isin([int(Stacking.LLC), int(Stacking.MACHINE)])
+    stacked = rows["stacking"].isin([LLC, MACHINE])
     known = (rows["wait"] / 1e3).where(rows["wait"] >= 0)
     awake = rows["on_waker"] & (rows["ran_on"] >= 0) & ~rows["slept"]
     marks = pd.DataFrame(
         {
             "stacked": stacked,
             "stacked_us": known.where(stacked),
-            "other_us": known.where(rows["stacking"].isin([int(Stacking.IDLE), int(Stacking.NO_OTHER)])),
+            "other_us": known.where(rows["stacking"].isin([IDLE, NO_OTHER]) & ~awake),
+            "awake_us": known.where(awake),
             "on_waker": rows["on_waker"],
             "ran_on_us": (rows["ran_on"] / 1e3).where(rows["ran_on"] >= 0),
             "awake": awake,
@@ -113,13 +120,16 @@ def df_stacking_pairs(trace: Trace, task: str | None = None) -> pd.DataFrame:
     )
     grouped = marks.groupby(pair)
     sums = grouped[["stacked", "on_waker", "awake", "sync_awake"]].sum()
-    p50 = grouped[["stacked_us", "other_us", "ran_on_us"]].median()
+    p50 = grouped[["stacked_us", "other_us", "awake_us", "ran_on_us"]].median()
+    waits = grouped[["stacked_us", "awake_us"]]
+    cost = (waits.sum() - waits.count().mul(p50["other_us"], axis=0)) / 1e3
     table = pd.DataFrame({"decisions": grouped.size(), "stacked": sums["stacked"]})
     table["stacked_share"] = table["stacked"] / table["decisions"]
     table["wait_p50"], table["other_p50"] = p50["stacked_us"], p50["other_us"]
-    table["cost_ms"] = (grouped["stacked_us"].sum() - grouped["stacked_us"].count() * p50["other_us"]) / 1e3
+    table["cost_ms"] = cost["stacked_us"]
     table["on_waker"], table["ran_on_p50"] = sums["on_waker"], p50["ran_on_us"]
     table["awake"], table["sync_awake"] = sums["awake"], sums["sync_awake"]
+    table["awake_p50"], table["awake_cost_ms"] = p50["awake_us"], cost["awake_us"]
     waker, wakee = pairs["waker"].to_numpy()[table.index], pairs["wakee"].to_numpy()[table.index]
     labels, chosen = df_tasks(trace)["label"].to_numpy(object), selected(trace, task)
     table.insert(0, "waker", labels[waker])
@@ -139,20 +149,31 @@ def is_sync(wake_flags: np.ndarray[Any, Any], sd_flag: np.ndarray[Any, Any]) -> 
 
 
 def _stacking(trace: Trace, row: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    idle, known = (words[row] for words in idle_words(trace))
-    has = columns(trace, "wakeups", "has_masks")["has_masks"].to_numpy()[row]
-    usable = idle | np.where(has[:, None] > 0, masks(trace)["sched_idle"][row], np.uint64(0))
-    free = idle & masks(trace)["allowed"][row]
-    stacking = np.full(len(row), Stacking.NO_OTHER, np.uint8)
-    stacking[free.any(axis=1)] = Stacking.MACHINE
-    stacking[(free & llc_words(trace.topology)[chosen]).any(axis=1)] = Stacking.LLC
-    stacking[_has(usable, chosen)] = Stacking.IDLE
-    stacking[(chosen < 0) | ~_has(known, chosen)] = Stacking.UNKNOWN
-    return stacking
+    idle, known = idle_words(trace)
+    has = columns(trace, "wakeups", "has_masks")["has_masks"].to_numpy()
+    sched_idle, allowed = masks(trace)["sched_idle"], masks(trace)["allowed"]
+    found = np.empty(len(row), np.uint8)
+    _find(row, chosen, idle, known, sched_idle, has, allowed, llc_words(trace.topology), found)
+    return found
 
 
-def _has(words: Words, cpu: np.ndarray[Any, Any]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Whether each row's words hold its CPU."""
-    word = words[np.arange(len(cpu)), cpu // 64]
-    bit: np.ndarray[Any, np.dtype[np.bool_]] = (word >> (cpu % 64).astype(np.uint64) & np.uint64(1)).astype(bool)
-    return bit
+@numba.njit(cache=True)
+def _find(row, chosen, idle, known, sched_idle, has, allowed, llc, found):  # type: ignore[no-untyped-def]
+    """Stacking of each row into found."""
+    for i in range(len(row)):
+        r, cpu = row[i], chosen[i]
+        word, bit = cpu // 64, np.uint64(1) << np.uint64(cpu % 64)
+        if cpu < 0 or not known[r, word] & bit:
+            found[i] = UNKNOWN
+            continue
+        if idle[r, word] & bit or (has[r] > 0 and sched_idle[r, word] & bit):
+            found[i] = IDLE
+            continue
+        found[i] = NO_OTHER
+        for w in range(idle.shape[1]):
+            free = idle[r, w] & allowed[r, w]
+            if free & llc[cpu, w]:
+                found[i] = LLC
+                break
+            if free:
+                found[i] = MACHINE

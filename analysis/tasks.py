@@ -30,8 +30,8 @@ def _identities(trace: Trace) -> tuple[pd.DataFrame, dict[str, Rows]]:
     events = columns(trace, "tasks", "pid", "start")
     wakeups = columns(trace, "wakeups", "cpu", "waker_pid", "waker_start", "wakee_pid", "wakee_start")
     waker_start = np.where(wakeups["waker_pid"] == 0, wakeups["cpu"], wakeups["waker_start"])
-    pid = np.concatenate([events["pid"], wakeups["waker_pid"], wakeups["wakee_pid"]]).astype(np.int64)
-    start = np.concatenate([events["start"], waker_start, wakeups["wakee_start"]]).astype(np.int64)
+    pid = np.concatenate([events["pid"], wakeups["waker_pid"], wakeups["wakee_pid"]], dtype=np.int64)
+    start = np.concatenate([events["start"], waker_start, wakeups["wakee_start"]], dtype=np.int64, casting="unsafe")
     codes, firsts = _number(pid, start, int(pid.max(initial=0)) + 1)
     parts = np.split(codes, [len(events), len(events) + len(wakeups)])
     return pd.DataFrame({"pid": pid[firsts], "start": start[firsts]}), dict(
@@ -133,6 +133,14 @@ def selected(trace: Trace, task: str | None) -> np.ndarray[Any, np.dtype[np.bool
             f"no task in {trace.path} has the pid or name {task!r}: 'wakescope report' without --task lists"
         )
     return chosen
+
+
+def of_selected(trace: Trace, rows: pd.DataFrame, code: Ints, task: str | None) -> pd.DataFrame:
+    """The rows whose task, by code, is selected; all are not copied."""
+    if task is None:
+        return rows
+    kept: pd.DataFrame = rows[selected(trace, task)[code]]
+    return kept
 
 
 @numba.njit(cache=True)

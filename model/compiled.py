@@ -13,8 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -22,6 +25,8 @@ from typing import Any, TypeVar, cast
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_KEPT_SECONDS = 7 * 86400  # how long compiled code that nobody uses is kept
 
 
 def _cache_directory() -> Path | None:
@@ -40,8 +45,18 @@ def _cache_directory() -> Path | None:
         except OSError:
             continue
         if os.access(directory, os.W_OK) and directory.stat().st_uid == os.getuid():
+            os.utime(directory)
+            _prune(place)
             return directory
     return None
+
+
+def _prune(place: Path) -> None:
+    """Remove compiled code of other versions of the model from place, once nobody has used it for a week."""
+    for directory in place.glob("model-*"):
+        with suppress(OSError):  # another process may be at it
+            if directory.stat().st_mtime < time.time() - _KEPT_SECONDS:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 _CACHE = _cache_directory()
@@ -50,12 +65,12 @@ _CACHE = _cache_directory()
 def compiled(function: F) -> F:
     """Compile a function of the model with numba (decorator). With NUMBA_DISABLE_JIT=1 it stays plain Python."""
     if _CACHE is None:
-        return cast("F", numba.njit(function))
+        return cast("F", numba.njit(nogil=True)(function))
     config: Any = numba.config
     before = config.CACHE_DIR
     config.CACHE_DIR = str(_CACHE)  # read when caching is enabled, that is within njit(cache=True)
     try:
-        return cast("F", numba.njit(cache=True)(function))
+        return cast("F", numba.njit(cache=True, nogil=True)(function))
     finally:
         config.CACHE_DIR = before
 

@@ -215,7 +215,7 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
     """Replay a trace under each (name, policy) and judge every decision.
 
     approximate: see captured(). Needs tables wakeups and tasks. Raises UsageError if two policies share a name,
-    KernelError if the traced kernel is not modelled, TraceError if nothing was placed or HZ is unknown.
+    ModelError if the traced kernel is not modelled, TraceError if nothing was placed or HZ is unknown.
     """
     if len({name for name, _ in policies}) < len(policies):
         raise UsageError("the same policy is named twice: contrast needs different ones")

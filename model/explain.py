@@ -230,7 +230,7 @@ def explain(row: Row, topology: Topology, policy: Policy, hz: int, loads: Loads 
 def explain_wakeup(trace: Trace, number: int) -> tuple[list[Reason], str]:
     """explain() for a row of a trace's wakeups table, under its own kernel's policy.
 
-    Raises TraceError if there is no such row, or it never came to placement; KernelError if the kernel is not modelled.
+    Raises TraceError if there is no such row, or it never came to placement; ModelError if the kernel is not modelled.
     """
     rows = trace.rows("wakeups")
     if not 0 <= number < rows:

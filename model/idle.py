@@ -138,6 +138,7 @@ def _drop_core(machine: Machine, core: int, cpus: Array) -> None:
 @compiled
 def select_idle_smt(policy: Policy, machine: Machine, w: Wakeup, target: int, sd: int) -> int:
     """An idle, allowed sibling of target, or NO_CPU; sd is the CPU whose LLC domain bounds the search."""
+    last = NO_CPU
     for cpu in machine.cpus[target].siblings:
         if cpu < 0:
             break
@@ -147,9 +148,12 @@ def select_idle_smt(policy: Policy, machine: Machine, w: Wakeup, target: int, sd
             continue
         if policy.smt_in_llc and not cpumask_test_cpu(cpu, machine.cpus[sd].llc_span):
             continue
-        if choose_idle_cpu(policy, w, cpu):
+        if policy.sched_idle == SchedIdle.LAST and not available_idle_cpu(w, cpu):
+            if last == NO_CPU and sched_idle_cpu(policy, w, cpu):
+                last = int(cpu)
+        elif choose_idle_cpu(policy, w, cpu):
             return int(cpu)
-    return NO_CPU
+    return last
 
 
 @compiled
@@ -212,8 +216,11 @@ def _scan(
         else:
             nr -= 1
             if nr <= 0:
-                return NO_CPU, 0, idle_cpu
+                return idle_cpu, 0, idle_cpu
             found = cpu if choose_idle_cpu(policy, w, cpu) else NO_CPU
+            if found != NO_CPU and policy.sched_idle == SchedIdle.LAST and not cpumask_test_cpu(cpu, w.idle):
+                idle_cpu = cpu if idle_cpu == NO_CPU else idle_cpu
+                found = NO_CPU
         if found != NO_CPU:
             return found, nr, idle_cpu
     return NO_CPU, nr, idle_cpu

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..errors import KernelError
+from ..errors import ModelError
 from .old import OLD, old_kernel
 from .policy import AffineCount, NumaSpare, Policy, PropClock, RecentUsed, Scan, SchedIdle, WakeFlags
 
@@ -106,14 +106,14 @@ class Kernel:
 def kernel(release: str) -> Policy:
     """The default policy of a stable release such as "6.1.192", or of a series such as "6.12" at its newest.
 
-    Raises KernelError for a release that is not modelled.
+    Raises ModelError for a release that is not modelled.
     """
     old = old_kernel(release)
     if old is not None:
         return old
     series, point = _numbers(release)
     if not known(release):
-        raise KernelError(
+        raise ModelError(
             f"kernel {release} is not modelled; known are {', '.join(OLD)}, {_dotted(FIRST)} and 5.13 to "
             f"{_dotted(LAST)}: name the nearest with --policy"
         )
@@ -131,7 +131,7 @@ def known(release: str) -> bool:
         if old_kernel(release) is not None:
             return True
         series, _ = _numbers(release)
-    except KernelError:
+    except ModelError:
         return False
     return FIRST <= series <= LAST and series not in BETWEEN
 
@@ -139,9 +139,10 @@ def known(release: str) -> bool:
 def policy_for(meta: Mapping[str, Any]) -> Kernel:
     """The policy of the kernel a trace was recorded on, from the trace's meta.json.
 
-    Reads kernel (uname -r), kernel_version (uname -v), sched_features (names, NO_ before those off; or name: bool;
-    None where debugfs was not readable), btf ({"struct.member": bool}), tier, hypervisor and not_stock (reasons).
-    Raises KernelError if the release is not modelled.
+    Reads kernel (uname -r), kernel_version (uname -v and what Ubuntu adds), sched_features (names, NO_ before those
+    off; or name: bool; None where debugfs was not readable), btf ({"struct.member": bool}), tier, hypervisor and
+    not_stock (reasons).
+    Raises ModelError if the release is not modelled.
     """
     release, unseen = stable_release(str(meta.get("kernel", "")), str(meta.get("kernel_version", "")))
     policy = kernel(release)
@@ -164,15 +165,16 @@ def policy_for(meta: Mapping[str, Any]) -> Kernel:
 def stable_release(release: str, version: str = "") -> tuple[str, list[str]]:
     """The stable release behind uname -r and uname -v, and what had to be guessed.
 
-    Debian's uname -r names the ABI (6.1.0-57-amd64) and its uname -v the release (Debian 6.1.192-3). Others that have
-    .0 in uname -r hide the point release.
+    Debian's uname -r names the ABI (6.1.0-57-amd64) and its uname -v the release (Debian 6.1.192-3). Ubuntu's names
+    the ABI too, and version has its /proc/version_signature (Ubuntu 5.15.0-139.149-generic 5.15.178). Others that
+    have .0 in uname -r hide the point release.
     """
-    debian = re.search(r"Debian (\d+\.\d+\.\d+)", version)
-    if debian:
-        return debian[1], []
+    named = re.search(r"(?:Debian|Ubuntu \S+) (\d+\.\d+\.\d+)", version)
+    if named:
+        return named[1], []
     found = re.match(r"\d+\.\d+(\.\d+)?", release)
     if not found:
-        raise KernelError(f"{release!r} is not a kernel release: name one with --policy, such as --policy 6.12")
+        raise ModelError(f"{release!r} is not a kernel release: name one with --policy, such as --policy 6.12")
     if release.startswith(found[0] + "-") and found[1] in (None, ".0"):
         series = ".".join(found[0].split(".")[:2])
         return series, [f"the point release behind {release} is unknown: taken as the newest of {series}"]
@@ -191,7 +193,7 @@ def feature_states(features: Mapping[str, bool] | Iterable[str] | None) -> dict[
 def _numbers(release: str) -> tuple[Version, int | None]:
     found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
     if not found:
-        raise KernelError(f"{release!r} is not a kernel release such as 6.1.192 or 6.12")
+        raise ModelError(f"{release!r} is not a kernel release such as 6.1.192 or 6.12")
     return (int(found[1]), int(found[2])), None if found[3] is None else int(found[3])
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The kernels the threads are about, 4.2 to 4.19, as policies.
+"""Kernels from 4.2 to 5.4, most of those the threads are about, as policies.
 
 Each was read in source; the series between them were not all, so only these have names. What such a kernel looks at and
 a later one does not keep (the runnable load, groups' shares, sums over nodes and LLCs) is unknown in a trace of a later
@@ -8,7 +8,7 @@ kernel: see captured.py.
 
 from __future__ import annotations
 
-from ..errors import KernelError
+from ..errors import ModelError
 from .policy import (
     AffineBy,
     AffineCount,
@@ -82,6 +82,10 @@ V4_19 = V4_16 | {  # v4.19.304
     "numa_placed": 0,
     "idlest_local": 1,
 }
+V5_4 = V4_19 | {  # v5.4.0-216.236 of Ubuntu
+    "sched_idle": SchedIdle.LAST,
+    "smt_in_llc": 1,
+}
 
 OLD = {
     "4.2": V4_2,
@@ -93,6 +97,8 @@ OLD = {
     "4.15": V4_15,
     "4.16": V4_16,
     "4.19": V4_19,
+    "5.3": V4_19,  # v5.3.0-76.72 of Ubuntu
+    "5.4": V5_4,
 }
 REWRITTEN = 4  # wake_affine of 4.12.4 is that of 4.13 (815abf5af45f)
 
@@ -107,7 +113,7 @@ def old_kernel(release: str) -> Policy | None:
     if release.count(".") == 2:
         series, _, text = release.rpartition(".")
         if not text.isdigit():
-            raise KernelError(f"{release!r} is not a kernel release such as 4.15 or 4.12.0")
+            raise ModelError(f"{release!r} is not a kernel release such as 4.15 or 4.12.0")
         point = int(text)
     if series == "4.12" and point is not None and point < REWRITTEN:
         return V4_12

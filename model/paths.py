@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..errors import KernelError
+from ..errors import ModelError
 from ..trace import Trace
 from .affine import Affine
 from .idle import Path
@@ -30,7 +30,7 @@ def df_replay(trace: Trace) -> pd.DataFrame | None:
     hz = trace.meta.get("hz")
     try:
         policy = policy_for(trace.meta).policy
-    except KernelError:
+    except ModelError:
         return None
     if not hz or not trace.rows("wakeups"):
         return None

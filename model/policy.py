@@ -32,6 +32,7 @@ class SchedIdle(IntEnum):
     ANY = 0
     NOT_SCHED_IDLE = 1  # any but a SCHED_IDLE wakee (choose_sched_idle_rq, fd54d81c2c0e, v7.1)
     NOBODY = 2  # until v5.4
+    LAST = 3  # a scan that finds none idle, unless it saw every CPU; no core of such CPUs is looked for (v5.4)
 
 
 class RecentUsed(IntEnum):
@@ -77,7 +78,7 @@ class IdlePull(IntEnum):
 class Load(IntEnum):
     """Which load of a runqueue wake_affine_weight compares."""
 
-    AVERAGE = 0  # cfs_rq.avg.load_avg, which includes what sleepers left behind (v5.7)
+    AVERAGE = 0  # cfs_rq.avg.load_avg, which includes what sleepers left behind (11f10e5420f6, v5.5)
     RUNNABLE = 1  # the runnable load only
 
 

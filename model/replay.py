@@ -13,6 +13,7 @@ import numpy as np
 
 from ..topology import Topology
 from .compiled import compiled
+from .flickers import FLICKERED
 from .loads import NONE, Found, Loads, find_loads
 from .policy import Policy
 from .select import select_task_rq_fair
@@ -52,30 +53,6 @@ def replay(wakeups: Array, topology: Topology, policy: Policy, hz: int, loads: L
     results = np.zeros(len(wakeups), RESULT)
     _replay(wakeups, loads.find(wakeups), machine(topology), as_ints(policy), hz, scratch(topology), results)
     return results
-
-
-def mark_flickers(wakeups: Array, switches: Array) -> None:
-    """Let idle_exit differ from idle for every CPU that began or ceased to idle while the kernel decided.
-
-    Words at entry and exit miss a CPU that changed and changed back; its switches do not. switches: rows with ts, cpu,
-    prev_pid and next_pid in time order. Only words read from the runqueues (has_masks 1) are marked: elsewhere ts_exit
-    is not when the decision ended.
-    """
-    idle = switches[(switches["prev_pid"] == 0) | (switches["next_pid"] == 0)]
-    _mark_flickers(wakeups, np.ascontiguousarray(idle["ts"]), np.ascontiguousarray(idle["cpu"]))
-
-
-@compiled
-def _mark_flickers(wakeups: Array, when: Array, cpus: Array) -> None:
-    for i in range(len(wakeups)):
-        row = wakeups[i]
-        if row["has_masks"] != 1:
-            continue
-        at = np.searchsorted(when, row["ts"])
-        while at < len(when) and when[at] <= row["ts_exit"]:
-            word, bit = cpus[at] >> 6, np.uint64(1) << np.uint64(cpus[at] & 63)
-            row["idle_exit"][word] = (row["idle_exit"][word] & ~bit) | (~row["idle"][word] & bit)
-            at += 1
 
 
 @compiled
@@ -162,11 +139,17 @@ def _raced(w: Wakeup, what: int, cpu: int) -> bool:
         if here:
             return _changed(w.this_nr_idle_scan, w.this_nr_idle_scan_exit)
         return _changed(w.prev_nr_idle_scan, w.prev_nr_idle_scan_exit)
-    if what == Asked.IDLE_CORES:  # a search that finds none clears it, so only a rise tells
+    if what == Asked.IDLE_CORES:
         if here:
-            return bool(w.this_has_idle_cores == 0 and w.this_has_idle_cores_exit == 1)
-        return bool(w.prev_has_idle_cores == 0 and w.prev_has_idle_cores_exit == 1)
+            return _idle_cores_raced(w.this_has_idle_cores, w.this_has_idle_cores_exit)
+        return _idle_cores_raced(w.prev_has_idle_cores, w.prev_has_idle_cores_exit)
     return False
+
+
+@compiled
+def _idle_cores_raced(before: int, after: int) -> bool:
+    """The decision's own search clears it when it finds none, so of two readings only a rise tells."""
+    return after == FLICKERED or (before == 0 and after == 1)
 
 
 @compiled

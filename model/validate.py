@@ -17,13 +17,14 @@ from ..schema import MASK, WAKEUPS, Outcome
 from ..topology import Topology
 from ..trace import Trace
 from .affine import Affine
+from .flickers import mark_flickers
 from .flips import COLUMNS, FlipCheck, check_flips
 from .idle import Path
 from .kernels import Kernel, policy_for
 from .loads import NONE, Loads
 from .order import Calls, same_calls
 from .policy import AffineCount, Policy
-from .replay import Certainty, mark_flickers, replay
+from .replay import Certainty, replay
 from .topo import Array
 from .wakeup import Doubt
 
@@ -146,7 +147,7 @@ def wilson(hits: int, trials: int, z: float = 1.959964) -> tuple[float | None, f
 def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     """Replay a trace under its own kernel's policy (or the one given) and compare.
 
-    Raises TraceError if there are no wakeups, KernelError if the kernel is not modelled and no policy is given.
+    Raises TraceError if there are no wakeups, ModelError if the kernel is not modelled and no policy is given.
     """
     trace.require("wakeups")
     if not trace.rows("wakeups"):
@@ -157,12 +158,12 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
         kernel.unseen.append("HZ is unknown: taken as 250")
     loads = Loads.of(trace)
     tally, forks = _Tally(trace.topology, kernel.policy), _Tally(trace.topology, kernel.policy, loads)
-    columns = ["ts", "cpu", "prev_pid", "next_pid"]
-    switches = trace.array("switches", columns) if trace.has("switches") else None
+    switches = trace.array("switches", ["ts", "cpu", "prev_pid", "next_pid"]) if trace.has("switches") else None
+    migrations = trace.array("migrations", ["ts", "orig_cpu", "dest_cpu"]) if trace.has("migrations") else None
     calls = Calls(trace) if trace.meta.get("tier") == "deep" else None
     for wakeups, numbers in _chunks(trace):
         if switches is not None:
-            mark_flickers(wakeups, switches)
+            mark_flickers(wakeups, switches, migrations, trace.topology)
         results = replay(wakeups, trace.topology, kernel.policy, hz or 250, loads)
         slow = np.isin(wakeups["outcome"], (Outcome.FORK, Outcome.EXEC))
         for part, rows in ((tally, ~slow), (forks, slow)):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from ..errors import UsageError
+from ..errors import ModelError
 from .kernels import kernel, policy_for
 from .policy import AffineBy, Backoff, Compare, Flips, Idlest, LlcFactor, Policy, SharedCache, Wide
 
@@ -236,14 +236,14 @@ PATCHES = {patch.name: patch for patch in _ALL}
 
 
 def patched(policy: Policy, names: list[str]) -> Policy:
-    """A policy with patches applied in order. Raises UsageError for a patch that is unknown or makes no sense there."""
+    """A policy with patches applied in order. Raises ModelError for a patch that is unknown or makes no sense there."""
     for name in names:
         patch = PATCHES.get(name)
         if patch is None:
-            raise UsageError(f"there is no patch {name}: 'wakescope patches' lists them")
+            raise ModelError(f"there is no patch {name}: 'wakescope patches' lists them")
         refusal = patch.refusal(policy)
         if refusal:
-            raise UsageError(f"{refusal}: 'wakescope patches' says where it applies")
+            raise ModelError(f"{refusal}: 'wakescope patches' says where it applies")
         policy |= patch.edit
     return policy
 
@@ -251,7 +251,7 @@ def patched(policy: Policy, names: list[str]) -> Policy:
 def named(name: str, meta: Mapping[str, Any]) -> Policy:
     """The policy a name such as 6.12, 6.1.192+nak-affine or own+nak-affine stands for.
 
-    meta: of the trace, for "own". Raises UsageError (patch) or KernelError (release).
+    meta: of the trace, for "own". Raises ModelError.
     """
     release, *patches = name.split("+")
     policy = policy_for(meta).policy if release == OWN else kernel(release)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""Kernel packages of Debian's suites, read through apt with lists of their own.
+"""Kernel packages of a distribution's suites, read through apt with lists of their own.
 
-The archives come from the host's own apt configuration: whatever mirror it uses for one Debian suite is asked for the
-others. apt verifies the signatures of the indexes and the hash of each download; the host's lists, cache and package
-state are neither read nor written.
+Mirrors come from the host's own apt configuration: whatever it uses for one suite of a distribution is asked for the
+others. apt verifies the signatures of the indexes; the host's lists, cache and package state are neither read nor
+written.
 """
 
 from __future__ import annotations
@@ -11,33 +11,14 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import WakescopeError
+from .distributions import Distribution
 
-# Suites that hold kernels, oldest kernel first. Debian never packaged 5.15 or 6.6 for a release.
-SUITES = (
-    "bullseye",
-    "bullseye-security",
-    "bookworm",
-    "bookworm-security",
-    "bookworm-backports",
-    "trixie",
-    "trixie-security",
-    "trixie-backports",
-    "sid",
-)
-_CODENAMES = ("bullseye", "bookworm", "trixie", "forky", "duke", "sid")
-_DEBIAN_RELEASES = {*_CODENAMES, "oldoldstable", "oldstable", "stable", "testing", "unstable"}
-_KEYRINGS = ("/usr/share/keyrings/debian-archive-keyring.pgp", "/usr/share/keyrings/debian-archive-keyring.gpg")
-_HELPER = "/usr/lib/apt/apt-helper"
-
-# From 6.19 on linux-image is empty, the kernel is in linux-binary and its modules are in linux-modules. Flavours other
-# than amd64 are left out: cloud has no 9p, and rt places wakeups of its own. A name without a full version is a
-# metapackage.
-_PACKAGE = re.compile(r"linux-(?:image|binary|modules)-(\d+\.\d+\.\d+[^-]*(?:-[^-]*\d)?-amd64)")
+HELPER = "/usr/lib/apt/apt-helper"
 
 
 class ArchiveError(WakescopeError):
@@ -72,12 +53,12 @@ class Offer:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Sort key of a kernel package's version: its numbers in order (the suites in SUITES carry no ~rc versions)."""
-    return tuple(int(number) for number in re.findall(r"\d+", version))
+    """Sort key of a kernel package's version: numbers in order, ~ before the end (6.12.9-1~bpo12 < 6.12.9-1)."""
+    return (*(-1 if part == "~" else int(part) for part in re.findall(r"\d+|~", version)), 0)
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run an apt tool in a locale whose messages are known."""
+def run_tool(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run an apt tool in a locale whose messages are known. Raises ArchiveError where the host has none."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8"}
     try:
         return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
@@ -87,33 +68,24 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
         ) from None
 
 
-def host_archives(listing: str | None = None) -> dict[str, str]:
-    """URI of the main ("debian") and of the security ("security") archive of Debian among the host's apt sources.
+def host_archives(distribution: Distribution, listing: str | None = None) -> dict[str, str]:
+    """URI of each kind of archive of a distribution: the host's mirror where its apt sources name one.
 
-    listing is the output of `apt-get indextargets` in the format used here, for tests. Raises ArchiveError where the
-    host has no Debian archive (Ubuntu, Fedora).
+    listing is the output of `apt-get indextargets` in the format used here, for tests.
     """
     if listing is None:
         targets = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE)", "Created-By: Packages"]
-        listing = _run(targets).stdout
+        listing = run_tool(targets).stdout
     archives: dict[str, str] = {}
     for line in listing.splitlines():
-        uri, _, release = line.partition(" ")
-        base, _, pocket = release.partition("-")
-        if base not in _DEBIAN_RELEASES or uri.startswith("cdrom:"):
-            continue
-        kind = "security" if pocket == "security" else "debian"
-        archives.setdefault(kind, _first_mirror(uri))
-    if not archives:
-        raise ArchiveError(
-            "this host's apt sources name no Debian archive, so no kernel packages can be had; "
-            "add one (any Debian suite), or give --kernel a bzImage's path"
-        )
-    return archives
+        uri, _, suite = line.partition(" ")
+        if suite.partition("-")[0] in distribution.releases and not uri.startswith("cdrom:"):
+            archives.setdefault(distribution.kind(suite), _first_mirror(uri))
+    return distribution.archives | archives
 
 
 def _first_mirror(uri: str) -> str:
-    """The URI itself, or for mirror+file: the first archive that file lists (apt-helper does not know that scheme)."""
+    """The URI itself, or for mirror+file: the first archive that file lists."""
     if not uri.startswith("mirror+file:"):
         return uri.rstrip("/")
     lines = Path(uri.removeprefix("mirror+file:").rstrip("/")).read_text().splitlines()
@@ -121,13 +93,6 @@ def _first_mirror(uri: str) -> str:
     if not mirrors:
         raise ArchiveError(f"the mirror list of {uri} is empty")
     return mirrors[0].rstrip("/")
-
-
-def source_line(uri: str, suite: str, keyrings: Iterable[str] = _KEYRINGS) -> str:
-    """The sources.list line of a suite, signed by Debian's keyring where the host has one, else by apt's own trust."""
-    keyring = next((path for path in keyrings if Path(path).exists()), None)
-    options = "arch=amd64" + (f" signed-by={keyring}" if keyring else "")
-    return f"deb [{options}] {uri} {suite} main\n"
 
 
 def configuration(state: Path) -> str:
@@ -153,81 +118,62 @@ def configuration(state: Path) -> str:
     )
 
 
-def _prepare(state: Path, source: str) -> Path:
-    """Lay out the private apt state of one suite; returns its apt.conf."""
+@dataclass(frozen=True)
+class Source:
+    """One component of one suite: where its archive is, and the keyring its index must be signed by."""
+
+    uri: str
+    suite: str
+    component: str
+    keyring: Path
+
+    @property
+    def line(self) -> str:
+        """Its line in a sources.list."""
+        return f"deb [arch=amd64 signed-by={self.keyring}] {self.uri} {self.suite} {self.component}\n"
+
+
+def read_packages(source: Source, state: Path, names: str) -> str:
+    """Update the list of a source, kept under state; returns records (deb822) of packages whose name matches names.
+
+    names is an extended regular expression. Raises ArchiveError.
+    """
     (state / "state/lists/partial").mkdir(parents=True, exist_ok=True)
     (state / "cache/archives/partial").mkdir(parents=True, exist_ok=True)
     (state / "status").touch()
-    (state / "sources.list").write_text(source)
+    (state / "sources.list").write_text(source.line)
     config = state / "apt.conf"
     config.write_text(configuration(state))
-    return config
-
-
-def suite_offers(suite: str, archives: dict[str, str], directory: Path) -> list[Offer]:
-    """Update the lists of one suite under directory and return the kernels it offers; raises ArchiveError."""
-    kind = "security" if suite.endswith("-security") else "debian"
-    if kind not in archives:
-        raise ArchiveError(f"this host's apt sources name no {kind} archive of Debian")
-    uri = archives[kind]
-    config = _prepare(directory / suite, source_line(uri, suite))
-    update = _run(["apt-get", "-c", str(config), "-q", "update"])
+    update = run_tool(["apt-get", "-c", str(config), "-q", "update"])
     complaints = [line for line in update.stderr.splitlines() if line.startswith("E:")]
     if update.returncode or complaints:
         raise ArchiveError(complaints[0].removeprefix("E:").strip() if complaints else update.stderr.strip())
-    pattern = "^linux-(image|binary|modules)-[0-9]"
-    records = _run(["apt-cache", "-c", str(config), "search", "--full", "--names-only", pattern])
-    return parse_offers(records.stdout, uri, suite)
+    return run_tool(["apt-cache", "-c", str(config), "search", "--full", "--names-only", names]).stdout
 
 
-def parse_offers(records: str, uri: str, suite: str) -> list[Offer]:
-    """The kernels among package records (deb822 stanzas), oldest first; packages of one release are one offer.
+def parse_packages(records: str, uri: str) -> Iterator[tuple[Deb, str]]:
+    """Package files and versions among records (deb822 stanzas) of the archive at uri."""
+    for stanza in records.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Version|Filename|Size|SHA256): (.*)$", stanza, re.MULTILINE))
+        if fields:
+            deb = Deb(fields["Package"], f"{uri}/{fields['Filename']}", int(fields["Size"]), fields["SHA256"])
+            yield deb, fields["Version"]
+
+
+def parse_offers(records: str, uri: str, suite: str, distribution: Distribution) -> list[Offer]:
+    """The kernels among package records, oldest first; packages of one release are one offer.
 
     An image whose modules the suite no longer holds (6.19 to 7.1 in trixie-backports) is not one: it could not mount
     its root.
     """
-    debs: dict[tuple[str, str], list[Deb]] = {}
-    for stanza in records.split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Version|Filename|Size|SHA256): (.*)$", stanza, re.MULTILINE))
-        match = _PACKAGE.fullmatch(fields.get("Package", ""))
+    debs: dict[tuple[str, str], dict[str, Deb]] = {}
+    for deb, version in parse_packages(records, uri):
+        match = distribution.package.fullmatch(deb.name)
         if match:
-            deb = Deb(fields["Package"], f"{uri}/{fields['Filename']}", int(fields["Size"]), fields["SHA256"])
-            debs.setdefault((match[1], fields["Version"]), []).append(deb)
+            debs.setdefault((match[2], version), {})[match[1]] = deb
     offers = [
-        Offer(release, version, suite, tuple(sorted(files, key=lambda deb: deb.name)))
+        Offer(release, version, suite, tuple(sorted(files.values(), key=lambda deb: deb.name)))
         for (release, version), files in debs.items()
-        if {deb.name.split("-")[1] for deb in files} in ({"image"}, {"image", "binary", "modules"})
+        if files.keys() in distribution.parts
     ]
     return sorted(offers, key=lambda offer: version_key(offer.version))
-
-
-def all_offers(directory: Path, say: Callable[[str], None]) -> tuple[list[Offer], dict[str, str]]:
-    """Kernels of every suite, and for each suite that could not be had the reason; say gets a line of progress."""
-    archives = host_archives()
-    offers: list[Offer] = []
-    missing: dict[str, str] = {}
-    for suite in SUITES:
-        say(f"reading {suite}")
-        try:
-            offers += suite_offers(suite, archives, directory)
-        except ArchiveError as error:
-            missing[suite] = str(error)
-    return offers, missing
-
-
-def download(deb: Deb, directory: Path) -> Path:
-    """Fetch a package file into directory; apt checks its hash and goes on where an earlier attempt stopped.
-
-    Raises ArchiveError.
-    """
-    target = directory / f"{deb.name}_{deb.sha256[:16]}.deb"
-    if target.exists() and target.stat().st_size > deb.size:
-        target.unlink()
-    got = _run([_HELPER, "-o", "APT::Sandbox::User=", "download-file", deb.uri, str(target), f"SHA256:{deb.sha256}"])
-    if got.returncode or not target.exists():
-        reason = next((line for line in got.stderr.splitlines() if line.startswith("E:")), got.stderr.strip())
-        raise ArchiveError(
-            f"{deb.name}: {reason.removeprefix('E:').strip()}; try again (it goes on where it stopped), or "
-            "read the suites anew with `wakescope box kernels --refresh`"
-        )
-    return target

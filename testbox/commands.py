@@ -51,7 +51,7 @@ NodesOption = Annotated[int | None, typer.Option("--nodes", help="NUMA nodes; on
 DistanceOption = Annotated[str | None, typer.Option("--distance", help=_DISTANCE_HELP)]
 LlcsOption = Annotated[int | None, typer.Option("--llc-per-socket", help="Last-level caches in each socket.")]
 OfflineOption = Annotated[str | None, typer.Option("--offline", help="CPUs to take offline, as 3 or 1,4-5.")]
-MemoryOption = Annotated[int, typer.Option("--memory", help="MiB, divided evenly among the nodes.")]
+MemoryOption = Annotated[int, typer.Option("--memory", min=256, help="MiB, divided evenly among the nodes.")]
 FeaturesOption = Annotated[str, typer.Option("--features", help="Scheduler features to set, as WA_IDLE,NO_SIS_UTIL.")]
 SysctlOption = Annotated[list[str] | None, typer.Option("--sysctl", help="key=value, as kernel.sched_schedstats=1.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout", help="Seconds after which the box is ended.")]
@@ -80,7 +80,9 @@ def kernels(
     table = Table("version", "release", "suite", "MB", "cached", box=None)
     for row in sorted(rows, key=lambda row: version_key(row[0])):
         table.add_row(*row)
-    Console(soft_wrap=True).print(table)
+    console = Console(soft_wrap=True)
+    console.width = max(console.width, 120)  # in a pipe too no name is cut short
+    console.print(table)
     for suite, reason in listed.missing.items():
         _say(f"{suite} cannot be had: {reason}")
 
@@ -109,6 +111,8 @@ def run(
     Exit status 124: the time was up; 125: the guest's kernel died; 9: the box could not be set up; any other is the
     command's own.
     """
+    if not timeout > 0:  # nor is nan
+        raise UsageError(f"--timeout {timeout:g}: give seconds")
     shape = parse(topology, nodes, distance, llcs, offline)
     box = Box(find(kernel, _say), shape, tuple(command), memory, parse_features(features), parse_sysctls(sysctl or []))
     _boot(replace(box, timeout=timeout, out=_folder(out)), via)
@@ -157,11 +161,13 @@ def _boot(box: Box, via: Via) -> NoReturn:
 
 
 def _folder(out: Path | None) -> Path | None:
-    """The folder shared as /out, made if need be; raises OutputError."""
+    """The folder shared as /out, made if need be, in a folder that is there; raises OutputError."""
     if out is None:
         return None
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise OutputError(f"--out {out}: there is no folder {out.parent} to make it in") from None
     except OSError as error:
         raise OutputError(f"--out {out}: {error.strerror}") from None
     if not os.access(out, os.W_OK):

@@ -19,6 +19,8 @@ from ..errors import WakescopeError
 # What a kernel needs to reach the host: virtio's bus, the ports the output goes through, 9p, and the overlay.
 _WANTED_MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
 _APPLETS = "cat cp echo hostname insmod ip ln mkdir mount poweroff sh switch_root tr uname"
+# read now: a test becomes another user, who may not look where this lies
+_SCRIPTS = {name: (Path(__file__).parent / name).read_bytes() for name in ("init.sh", "main.sh", "settings.sh")}
 _FOLDERS = ("bin", "box", "dev", "lower", "modules", "new", "proc", "sys", "upper")
 
 
@@ -115,15 +117,14 @@ def build(modules: Path | None, settings: str, command: bytes) -> bytes:
     settings is a shell script of calls to init.sh's functions, command the shell script main.sh runs; both are given
     whole, with whatever came from a user quoted.
     """
-    scripts = Path(__file__).parent
     directory, program = Entry(stat.S_IFDIR | 0o755), stat.S_IFREG | 0o755
     entries = dict.fromkeys(_FOLDERS, directory)
     entries["bin/busybox"] = Entry(program, static_busybox().read_bytes())
     for applet in _APPLETS.split():
         entries[f"bin/{applet}"] = Entry(stat.S_IFLNK | 0o777, b"busybox")
-    entries["init"] = Entry(program, (scripts / "init.sh").read_bytes())
+    entries["init"] = Entry(program, _SCRIPTS["init.sh"])
     for script in ("main.sh", "settings.sh"):
-        entries[f"box/{script}"] = Entry(program, (scripts / script).read_bytes())
+        entries[f"box/{script}"] = Entry(program, _SCRIPTS[script])
     entries["box/settings"] = Entry(program, settings.encode())
     entries["box/command"] = Entry(program, command)
     images = needed_modules(modules) if modules else {}

@@ -15,8 +15,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ..errors import WakescopeError
-from .apt import ArchiveError, Deb, Offer, all_offers, download, version_key
+from ..errors import OutputError, WakescopeError
+from .apt import ArchiveError, Deb, Offer, version_key
+from .download import download
+from .offers import all_offers
 
 _CATALOGUE_AGE = 24 * 3600  # seconds after which the list of kernels to be had is read again
 
@@ -39,7 +41,7 @@ class Kernel:
     @property
     def number(self) -> tuple[int, ...]:
         """Major, minor and patch level: (6, 1, 192) for Debian's 6.1.0-57, whose release does not tell."""
-        return version_key(self.version.partition("-")[0])
+        return version_key(self.version.partition("-")[0])[:3]
 
 
 def cache_dir() -> Path:
@@ -51,7 +53,8 @@ def cache_dir() -> Path:
 def matches(wanted: str, release: str, version: str) -> bool:
     """Whether wanted (6.12, 6.12.95, a release, a package name) names the kernel of that release and version."""
     upstream = re.split(r"[-+~]", version)[0]
-    return wanted in (release, version, f"linux-image-{release}") or f"{upstream}.".startswith(f"{wanted}.")
+    names = (release, version, f"linux-image-{release}", f"linux-image-unsigned-{release}")
+    return wanted in names or f"{upstream}.".startswith(f"{wanted}.")
 
 
 def image_release(image: Path) -> str:
@@ -75,7 +78,10 @@ def from_path(path: Path) -> Kernel:
     """
     path = path.expanduser().resolve()
     places = ("arch/x86/boot/bzImage", "boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz")
-    images = [path] if path.is_file() else [found for place in places for found in sorted(path.glob(place))]
+    try:
+        images = [path] if path.is_file() else [found for place in places for found in sorted(path.glob(place))]
+    except PermissionError:
+        raise NoKernelError(f"{path} is not readable for this user; copy it, or fetch a package instead") from None
     if not images:
         raise NoKernelError(f"no bzImage at {path}")
     image = images[0]
@@ -116,7 +122,7 @@ def catalogue(say: Callable[[str], None], refresh: bool = False) -> Catalogue:
     with _locked(cache_dir() / "catalogue.lock"):
         offers, missing = all_offers(cache_dir() / "apt", say)
         if not offers:
-            raise ArchiveError(f"no suite of Debian can be read: {next(iter(missing.values()))}")
+            raise ArchiveError(f"no suite can be read: {next(iter(missing.values()))}")
         unique = {(offer.release, offer.version): offer for offer in offers}
         result = Catalogue(sorted(unique.values(), key=lambda offer: version_key(offer.version)), missing)
         partial = path.with_suffix(".new")
@@ -146,7 +152,8 @@ def fetch(wanted: str, say: Callable[[str], None]) -> Kernel:
     if not offers:
         unread = "".join(f"; {suite} could not be read: {why}" for suite, why in listed.missing.items())
         raise NoKernelError(
-            f"no kernel {wanted} in the cache or in Debian's suites{unread}; `wakescope box kernels` lists them"
+            f"no kernel {wanted} in the cache or in the suites of Debian and Ubuntu{unread}; "
+            "`wakescope box kernels` lists them"
         )
     offer = offers[-1]
     folder = cache_dir() / "kernels" / offer.release
@@ -160,18 +167,26 @@ def _unpack(offer: Offer, folder: Path, say: Callable[[str], None]) -> None:
     """Download the packages of an offer and unpack them into folder, which appears only when it is whole."""
     partial = folder.with_name(f"{folder.name}.new")
     debs = cache_dir() / "debs"
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     debs.mkdir(parents=True, exist_ok=True)
+    packages = []
     for deb in offer.debs:
         say(f"fetching {deb.name} {offer.version} ({deb.size / 1e6:.1f} MB) from {offer.suite}")
-        package = download(deb, debs)
+        packages.append(download(deb, debs, say))
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    for package in packages:
         done = subprocess.run(["dpkg", "-x", package, partial], capture_output=True, text=True, check=False)
         if done.returncode:
-            raise NoKernelError(f"cannot unpack {deb.name} into {partial}: {done.stderr.strip()}")
-        package.unlink()
+            shutil.rmtree(partial, ignore_errors=True)
+            reason = done.stderr.strip().partition("\n")[0]
+            raise OutputError(
+                f"cannot unpack {package.name} into {partial}: {reason}; make room, or set XDG_CACHE_HOME to a folder "
+                "elsewhere"
+            )
     (partial / "package.json").write_text(json.dumps(asdict(offer), indent=1))
     partial.replace(folder)
+    for package in packages:
+        package.unlink()
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from ..errors import CommandError
+from ..tracers import host
 from ..tracers.workloads import WORKLOADS, Load, workload
 
 PERIOD = 0.002  # seconds between two changes of affinity
@@ -47,7 +48,7 @@ def mixed(clients: int, seconds: float) -> Iterator[Load]:
 def numa(processes: int, seconds: float) -> Iterator[Load]:
     """perf bench numa mem: N processes of two threads that share memory which balancing must bring together."""
     shape = ["-p", str(processes), "-t", "2", "-P", "64", "-s", str(round(seconds))]
-    yield Load([_program("perf"), "bench", "numa", "mem", *shape, "-q"])
+    yield Load([host.perf() or _program("perf"), "bench", "numa", "mem", *shape, "-q"])
 
 
 @contextmanager

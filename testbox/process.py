@@ -8,10 +8,12 @@ import selectors
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 from .ending import Ending
@@ -25,10 +27,15 @@ Sink = Callable[[bytes], object]
 
 def program(name: str, package: str) -> str:
     """Path of a program on the host; BoxSetupError names the package to install."""
-    found = shutil.which(name)
+    found = shutil.which(name, path=_path())
     if found is None:
         raise BoxSetupError(f"{name} is not on this host: install {package}")
     return found
+
+
+def _path() -> str:
+    """PATH with the folder of this Python last: virtme-ng may be in a virtual environment that nobody activated."""
+    return f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
 
 
 @contextmanager
@@ -74,6 +81,7 @@ def running(
             stderr=stderr,
             pass_fds=descriptors,
             start_new_session=True,
+            env={**os.environ, "PATH": _path()},
         )
         try:
             yield

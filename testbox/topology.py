@@ -139,9 +139,10 @@ def parse_cpus(text: str, cpus: int) -> tuple[int, ...]:
     chosen: set[int] = set()
     for part in filter(None, text.split(",")):
         match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
-        if not match:
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if first > last:
             raise UsageError(f"{text} is not a list of CPUs such as 1,4-5")
-        chosen.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+        chosen.update(range(first, min(last, max(first, cpus)) + 1))
     if chosen and (max(chosen) >= cpus or len(chosen) == cpus):
         raise UsageError(f"--offline {text}: there are CPUs 0 to {cpus - 1}, and one must stay online")
     return tuple(sorted(chosen))

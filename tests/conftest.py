@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from wakescope.trace import Trace
+from wakescope.tracers import host
 
 ROOT = Path(__file__).parent.parent
 WAKESCOPE = [sys.executable, "-m", "wakescope"]
@@ -27,6 +29,18 @@ def live():
     """Skips a live test where the kernel refuses BPF; on a machine that can record it never does."""
     if not can_record():
         pytest.skip("this machine cannot record: see wakescope doctor")
+
+
+@pytest.fixture(scope="session")
+def perf():
+    """The perf program; skips a test that compares with perf where there is none that knows tracepoints."""
+    program = host.perf()
+    if program is None:
+        pytest.skip("perf is not installed")
+    options = subprocess.run([program, "version", "--build-options"], capture_output=True, text=True, check=False)
+    if re.search(r"libtraceevent: \[ OFF", options.stdout):
+        pytest.skip("perf was built without tracepoints (Ubuntu 24.04 as released; its updates have them)")
+    return program
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from wakescope.trace import Trace
 WAKESCOPE = [sys.executable, "-m", "wakescope"]
 RUNS = [
     ("5.10", "2s2c2t", "deep"),
+    ("5.15", "1s8c1t", "deep"),
     ("6.1", "uneven", "deep"),
     ("6.12", "llcs", "decision"),
     ("7.3", "2s2c2t", "deep"),

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wakescope import schema, trace
 from wakescope.errors import OutputError, TraceError
+from wakescope.tests.maketrace import make_trace
 from wakescope.topology import Cpu, Topology
 from wakescope.trace import RINGS, Trace, finish, layout_from_json, layout_to_json, loss_windows, write_meta
 
@@ -130,7 +131,7 @@ def test_layouts_survive_json():
         (lambda p: (p / "topology.json").write_text("{}"), "damaged"),
         (lambda p: (p / "topology.json").unlink(), "damaged"),
         (lambda p: (p / "wakeups.parquet").write_bytes(b"PAR1"), "cannot be read"),
-        (lambda p: (p / "wakeups.parquet").unlink(), "no wakeups table"),
+        (lambda p: (p / "wakeups.parquet").unlink(), "wakeups.parquet is missing, with 5 rows: the trace is damaged"),
     ],
 )
 def test_damage_is_named_in_one_line(tmp_path, damage, message):
@@ -149,6 +150,17 @@ def test_an_older_trace_is_refused_by_the_column_it_lacks(tmp_path):
     pq.write_table(table, path / "wakeups.parquet")
     with pytest.raises(TraceError, match="no column llc_size"):
         Trace.open(path).array("wakeups")
+
+
+def test_a_column_added_later_reads_as_nothing_in_an_older_trace(tmp_path):
+    path = make_trace(tmp_path / "a.wake", {"numa": [{"ts": 1, "pid": 7, "task_imp": 5}]}).path
+    assert Trace.open(path).df("numa")["task_imp"].tolist() == [5]
+    table = pq.read_table(path / "numa.parquet").drop_columns(["task_imp"])
+    pq.write_table(table, path / "numa.parquet")
+    old = Trace.open(path)
+    assert old.columns("numa", ["task_imp", "pid"]) == {"task_imp": [0], "pid": [7]}
+    assert [rows["task_imp"].tolist() for rows in old.chunks("numa")] == [[0]]
+    assert "task_imp" not in old.df("numa", ["pid"])
 
 
 def rows_of(*rows):

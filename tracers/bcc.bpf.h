@@ -25,7 +25,7 @@ int numa_fault(__u64 *ctx)
 	__u32 pid = bpf_get_current_pid_tgid();
 	struct fault *f = bpf_map_lookup_elem(MAP(numa_faults), &pid);
 
-	return f ? numa_faulted(f->mem_node, f->pages, f->flags) : 0;
+	return f ? numa_faulted(ctx, f->mem_node, f->pages, f->flags) : 0;
 }
 
 /* Where the walk over all tasks stands between two runs. */
@@ -81,7 +81,7 @@ int task_snapshot(void *ctx)
 
 		if (GET(p, pid)) { /* init_task is in the list; nobody else's record has it */
 			fill_task(&t, p, TASK_SNAPSHOT);
-			emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
+			emit(ctx, MAP(event_rings), RING_EVENT, &t, sizeof(t));
 		}
 		__u64 next = next_of(AT(p, thread_node));
 

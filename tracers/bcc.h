@@ -28,7 +28,25 @@ static __always_inline __u64 opaque(__u64 x)
 	asm("" : "=r"(same) : "0"(x));
 	return same;
 }
+
+/* Kernels before 5.5 (6ae08ae3dea2) read kernel and user memory alike; before 5.6 (5576b991e9c1) jiffies are read. */
+#if !HAS_READ_KERNEL
+static long (*const probe_read)(void *, __u32, const void *) = (void *)BPF_FUNC_probe_read;
+static long (*const probe_read_str)(void *, __u32, const void *) = (void *)BPF_FUNC_probe_read_str;
+#define bpf_probe_read_kernel probe_read
+#define bpf_probe_read_kernel_str probe_read_str
+#endif
 #define bpf_probe_read BCC_rewrote_a_dereference
+#if !HAS_JIFFIES64
+static __always_inline __u64 read_jiffies(void)
+{
+	__u64 now = 0;
+
+	bpf_probe_read_kernel(&now, sizeof(now), (void *)JIFFIES);
+	return now;
+}
+#define bpf_jiffies64 read_jiffies
+#endif
 
 #define ABSENT(field) __builtin_types_compatible_p(typeof(field), __int128)
 #define AT(p, member) ((__u64)(p) + __builtin_offsetof(typeof(*(p)), member))

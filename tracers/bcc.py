@@ -13,13 +13,14 @@ import re
 import struct
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ..errors import KernelError
-from . import libbpf
+from . import host, libbpf
 from .bcc_headers import header_tree
 from .offsets import Types, lay_out
 
@@ -30,9 +31,16 @@ QUIET = ("-w", "-Wno-int-conversion")  # arguments arrive as u64; an error from 
 
 MAPS = {"numa_faults": (libbpf.MAP_TYPE_LRU_HASH, 12, 1024), "cursors": (libbpf.MAP_TYPE_ARRAY, 32, 1)}
 
+# What a kernel lacks without the function: its output goes through perf buffers (before 5.8), kernel memory is read as
+# user memory is (5.5), jiffies are read from memory (5.6).
+HELPERS = {"HAS_RINGBUF": "bpf_ringbuf_output", "HAS_READ_KERNEL": "bpf_probe_read_kernel"}
+HELPERS |= {"HAS_JIFFIES64": "bpf_jiffies64"}
+BY_HAND = "bpf_prog_test_run_raw_tp"  # 1b4d60ec162f, v5.10
+
 _INCLUDE = re.compile(r'^#include "([\w.]+)"$', re.MULTILINE)
 _PROGRAM = re.compile(r'^SEC\("(\w+)/(\w+)"\)\nint (?:BPF_PROG\()?(\w+)', re.MULTILINE)
 _MAP = re.compile(r"^(?:RING_)?ARRAY\((\w+)", re.MULTILINE)
+_RINGS = re.compile(r"^RING_ARRAY\((\w+)", re.MULTILINE)
 _CONSTANT = re.compile(r"^CONSTANT\(\w+, (\w+)\);", re.MULTILINE)
 
 
@@ -70,8 +78,16 @@ class Object(libbpf.Object):
         self._hooks = {name: (kind, target) for kind, target, name in _PROGRAM.findall(self._text)}
         self._selected: set[str] = set()
         self._constants = dict.fromkeys(_CONSTANT.findall(self._text), 0)
+        self._has = {name: symbol in host.symbols() for name, symbol in HELPERS.items()}
+        self.has_ringbuf = self._has["HAS_RINGBUF"]
         self._own = {name: libbpf.create_map(*shape) for name, shape in MAPS.items()}
+        if not self.has_ringbuf:
+            shape = (libbpf.MAP_TYPE_PERF_EVENT_ARRAY, 4, libbpf.possible_cpus())
+            for name in _RINGS.findall(self._text):
+                self.leave_out(name)
+                self._own[name] = libbpf.create_map(*shape)
         self._attached: list[tuple[str, str, str]] = []
+        self._by_hand = BY_HAND in host.symbols()
         self._module: Any = None
 
     def select(self, names: set[str]) -> None:
@@ -88,6 +104,8 @@ class Object(libbpf.Object):
         super().load()
         constants = {**self._constants, **self._types.enumerators}
         flags = ["-DBCC", f"-DWORDS={self._words}", *QUIET]
+        flags += [f"-D{name}={int(has)}" for name, has in self._has.items()]
+        flags += [f"-DJIFFIES={host.symbols().get('jiffies_64', 0):#x}"]
         flags += [f"-DCONST_{name}={value:#x}" for name, value in constants.items()]
         flags += [f"-DMAP_{name}={self.map_fd(name)}" for name in _MAP.findall(self._text)]
         with _stderr() as said, header_tree() as tree:
@@ -103,7 +121,8 @@ class Object(libbpf.Object):
                 del os.environ["BCC_KERNEL_SOURCE"]
 
     def _type(self, name: str) -> int:
-        kprobe = self._hooks[name][0] in ("fentry", "fexit")
+        kind = self._hooks[name][0]
+        kprobe = kind in ("fentry", "fexit") or (kind == "raw_tp" and not self._by_hand)
         return int(self._bcc.BPF.KPROBE if kprobe else self._bcc.BPF.RAW_TRACEPOINT)
 
     def attach(self, name: str) -> int:
@@ -128,6 +147,31 @@ class Object(libbpf.Object):
             _, _, thread, _ = struct.unpack("<4Q", libbpf.lookup(self.map_fd("cursors"), 0, 32))
             if not thread:
                 return
+
+    def run_on(self, name: str, cpu: int | None) -> None:
+        """Run a program once on a CPU, or as this thread; as a uprobe of our own call where it cannot be by hand."""
+        if self._by_hand:
+            return super().run_on(name, cpu)
+        allowed = os.sched_getaffinity(0)
+        try:
+            if cpu is not None:
+                os.sched_setaffinity(0, {cpu})
+            self._call(name)
+        except OSError as error:
+            raise KernelError(f"cannot run {name} on CPU {cpu}: {error.strerror}") from None
+        finally:
+            os.sched_setaffinity(0, allowed)
+        return None
+
+    def _call(self, name: str) -> None:
+        path, symbol = libbpf.place(), "libbpf_major_version"
+        thread = threading.get_native_id()
+        try:
+            self._module.attach_uprobe(name=path, sym=symbol, fn_name=name.encode(), pid=thread)
+        except Exception as error:
+            raise KernelError(f"cannot run {name}: this kernel has no uprobes ({error})") from None
+        libbpf.lib().libbpf_major_version()
+        self._module.detach_uprobe(name=path, sym=symbol, pid=thread)
 
     def program_fd(self, name: str) -> int:
         """File descriptor of a loaded program."""

@@ -7,10 +7,8 @@ machine are noisy.
 
 from __future__ import annotations
 
-import platform
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -18,30 +16,26 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..benchmarks import middle, publish
 from ..model.kernels import kernel
 from ..model.replay import replay
 from ..trace import Trace
 from . import host, libbpf
 
 WAKESCOPE = [sys.executable, "-m", "wakescope"]
-PIPE = ["taskset", "-c", "0", "perf", "bench", "sched", "pipe", "-l", "300000"]
+PERF = host.perf() or "perf"
+PIPE = ["taskset", "-c", "0", PERF, "bench", "sched", "pipe", "-l", "300000"]
 HACKBENCH = ["hackbench", "-g", "2", "-l", "10000"]
 ROUNDS = 7
 
 
 def main() -> None:
-    """Measure, and print Markdown."""
+    """Measure, and put it into the document named on the command line."""
     with tempfile.TemporaryDirectory(prefix="wakescope-bench-") as name:
-        folder = Path(name)
-        print("\n".join(_lines(folder)))
+        publish(Path(sys.argv[1]), "Recording and replay", _rows(Path(name)))
 
 
-def _lines(folder: Path) -> Iterator[str]:
-    cpu = re.search(r"model name\s*: (.*)", host.read("/proc/cpuinfo") or "")
-    yield f"Machine: {cpu[1] if cpu else 'unknown CPU'}, kernel {platform.release()}. Command: `make bench`."
-    yield ""
-    yield "| what | measured |"
-    yield "|---|---|"
+def _rows(folder: Path) -> Iterator[tuple[str, str]]:
     yield from _probes(folder)
     yield from _slow_down(folder)
     yield from _memory(folder)
@@ -54,7 +48,7 @@ def _record(path: Path, command: list[str]) -> Trace:
     return Trace.open(path)
 
 
-def _probes(folder: Path) -> Iterator[str]:
+def _probes(folder: Path) -> Iterator[tuple[str, str]]:
     """Cost per run of each program from the kernel's own BPF statistics, and CPU of the recorder per record."""
     runs: dict[str, list[float]] = {}
     cpu: list[float] = []
@@ -69,27 +63,27 @@ def _probes(folder: Path) -> Iterator[str]:
                 runs.setdefault(program, []).append(total / count)
         cpu.append(trace.meta["recorder_cpu_s"] / sum(trace.meta["rows"].values()) * 1e6)
     for program, costs in runs.items():
-        yield f"| probe {program}, ns a run (hackbench) | {_middle(costs, '.0f')} |"
-    yield f"| recorder CPU a record, µs | {_middle(cpu, '.2f')} |"
+        yield f"probe {program}, ns a run (hackbench)", middle(costs, ".0f")
+    yield "recorder CPU a record, µs", middle(cpu, ".2f")
 
 
-def _slow_down(folder: Path) -> Iterator[str]:
+def _slow_down(folder: Path) -> Iterator[tuple[str, str]]:
     """perf bench sched pipe on one CPU: alone, under wakescope record, under perf sched record."""
     ratios: dict[str, list[float]] = {"wakescope record": [], "perf sched record": []}
     for _ in range(ROUNDS):
         alone = _seconds(PIPE)
         shutil.rmtree(folder / "pipe.wake", ignore_errors=True)
         ours = _seconds([*WAKESCOPE, "record", "-o", str(folder / "pipe.wake"), "--", *PIPE])
-        perf = _seconds(["perf", "sched", "record", "-q", "-o", str(folder / "perf.data"), "--", *PIPE])
+        perf = _seconds([PERF, "sched", "record", "-q", "-o", str(folder / "perf.data"), "--", *PIPE])
         ratios["wakescope record"].append(ours / alone)
         ratios["perf sched record"].append(perf / alone)
     for name, values in ratios.items():
-        yield f"| pinned perf bench sched pipe under {name}, times its time alone | {_middle(values, '.2f')} |"
+        yield f"pinned perf bench sched pipe under {name}, times its time alone", middle(values, ".2f")
     pairs = [(a - 1) / (b - 1) for a, b in zip(*ratios.values(), strict=True)]
-    yield f"| slow-down of wakescope record over that of perf sched record | {_middle(pairs, '.2f')} |"
+    yield "slow-down of wakescope record over that of perf sched record", middle(pairs, ".2f")
     size = sum(f.stat().st_size for f in (folder / "pipe.wake").rglob("*") if f.is_file())
     share = size / (folder / "perf.data").stat().st_size
-    yield f"| bytes on disk of that recording, wakescope over perf | {share:.3f} |"
+    yield "bytes on disk of that recording, wakescope over perf", f"{share:.3f}"
 
 
 def _seconds(command: list[str]) -> float:
@@ -100,7 +94,7 @@ def _seconds(command: list[str]) -> float:
     return float(found[1])
 
 
-def _memory(folder: Path) -> Iterator[str]:
+def _memory(folder: Path) -> Iterator[tuple[str, str]]:
     """Resident memory of the recorder early and late in a recording."""
     path = folder / "memory.wake"
     process = subprocess.Popen(
@@ -116,10 +110,10 @@ def _memory(folder: Path) -> Iterator[str]:
         if found and (path / "raw").exists():
             samples.append(int(found[1]) / 1024)
     early, late = samples[3], samples[len(samples) - 4]
-    yield f"| resident memory of the recorder after 4 s, and near the end of 21 s, MiB | {early:.0f}, {late:.0f} |"
+    yield "resident memory of the recorder after 4 s, and near the end of 21 s, MiB", f"{early:.0f}, {late:.0f}"
 
 
-def _replay(folder: Path) -> str:
+def _replay(folder: Path) -> tuple[str, str]:
     trace = _record(folder / "replay.wake", HACKBENCH)
     wakeups = trace.array("wakeups")
     policy = kernel("6.12")
@@ -129,11 +123,7 @@ def _replay(folder: Path) -> str:
         begin = time.perf_counter()
         replay(wakeups, trace.topology, policy, 250)
         rates.append(len(wakeups) / (time.perf_counter() - begin) / 1e6)
-    return f"| replay after compilation, million decisions a second on one core | {_middle(rates, '.2f')} |"
-
-
-def _middle(values: list[float], form: str) -> str:
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}}, {len(values)} rounds)"
+    return "replay after compilation, million decisions a second on one core", middle(rates, ".2f")
 
 
 if __name__ == "__main__":

@@ -77,7 +77,7 @@ static __always_inline enum context context(void)
 /* idle_cpu() (v5.10 to v7.x): the idle task runs, nothing is queued, no remote wakeup is on its way. */
 static __always_inline bool rq_idle(struct rq *rq)
 {
-	return (__u64)GET(rq, curr) == (__u64)GET(rq, idle) && !GET(rq, nr_running) && !GET(rq, ttwu_pending);
+	return (__u64)GET(rq, curr) == (__u64)GET(rq, idle) && !GET(rq, nr_running) && !rq_wake_pending(GET, rq);
 }
 
 /* sched_idle_cpu() */
@@ -139,7 +139,7 @@ int BPF_PROG(waking_decision, struct task_struct *p)
 	if (!st)
 		return 0;
 	st->waking++;
-	slot = open_slot(cur, p);
+	slot = open_slot(ctx, cur, p);
 	if (slot)
 		slot->w.context = context();
 	return 0;
@@ -163,12 +163,12 @@ int select_enter(__u64 *ctx)
 		return 0;
 	st->decisions++;
 	flags = select_has_sd_flag ? ARG(ctx, 2) : ARG(ctx, 2) & 0xf;
-	if (flags & (SD_BALANCE_EXEC_BIT | SD_BALANCE_FORK_BIT)) {
-		slot = open_slot(cur, p);
+	if (flags & (sd_balance_exec | sd_balance_fork)) {
+		slot = open_slot(ctx, cur, p);
 		if (!slot)
 			return 0;
 		slot->w.context = context();
-		slot->w.outcome = flags & SD_BALANCE_FORK_BIT ? OUTCOME_FORK : OUTCOME_EXEC;
+		slot->w.outcome = flags & sd_balance_fork ? OUTCOME_FORK : OUTCOME_EXEC;
 	} else if (slot->task == (__u64)p && slot->open) {
 		slot->w.outcome = OUTCOME_PLACED;
 	} else {
@@ -213,13 +213,13 @@ static __always_inline void fill_exit(struct wakeup *w)
 	__s8 cores;
 
 	w->jiffies_exit = bpf_jiffies64();
-	w->this_load_exit = GET(rq, cfs.avg.load_avg);
+	w->this_load_exit = cfs_load(&rq->cfs, compares_runnable);
 	w->this_nr_running_exit = GET(rq, nr_running);
 	fill_llc(llc_domain(rq), &w->this_nr_idle_scan_exit, &cores);
 	w->this_has_idle_cores_exit = cores;
 	if (!prev_rq)
 		return;
-	w->prev_load_exit = GET(prev_rq, cfs.avg.load_avg);
+	w->prev_load_exit = cfs_load(&prev_rq->cfs, compares_runnable);
 	w->prev_nr_running_exit = GET(prev_rq, nr_running);
 	fill_llc(llc_domain(prev_rq), &w->prev_nr_idle_scan_exit, &cores);
 	w->prev_has_idle_cores_exit = cores;
@@ -257,7 +257,7 @@ int select_exit(__u64 *ctx)
 		w->affine_moves = task_affine_moves(p) - w->affine_moves;
 	}
 	w->ts_exit = bpf_ktime_get_ns();
-	emit(MAP(wakeup_rings), RING_WAKEUP, w, sizeof(*w));
+	emit(ctx, MAP(wakeup_rings), RING_WAKEUP, w, sizeof(*w));
 	return 0;
 }
 
@@ -268,6 +268,6 @@ int BPF_PROG(wakeup_decision, struct task_struct *p)
 	struct slot *slot = this_slot();
 
 	if (slot && slot->task == (__u64)p)
-		flush(slot, GET(this_rq(), curr));
+		flush(ctx, slot, GET(this_rq(), curr));
 	return 0;
 }

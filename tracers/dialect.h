@@ -42,10 +42,9 @@
 		__type(value, of);                                                                                     \
 	} name SEC(".maps")
 #define MAP(name) (&name)
+#define HAS_RINGBUF 1
 
-/* Argument n of a tracepoint. */
-#define RAW_ARG(ctx, n) ((ctx)[n])
-/* Argument n of a traced function, at its entry or return. Spelled out so that the compiler cannot fold two of them
+/* Argument n of a tracepoint, or of a traced function at its entry or return. Spelled out so that the compiler cannot fold two of them
  * into one load at a computed offset, which the verifier refuses. */
 #define ARG(ctx, n)                                                                                                    \
 	({                                                                                                             \
@@ -53,6 +52,7 @@
 		asm volatile("%0 = *(u64 *)(%1 + %2)" : "=r"(value) : "r"(ctx), "i"((n) * 8));                         \
 		value;                                                                                                 \
 	})
+#define RAW_ARG(ctx, n) ARG(ctx, n)
 /* At the return of a traced function of n arguments: its answer, and argument n, kept being what its entry saw of it. */
 #define RETURNED(ctx, n) ARG(ctx, n)
 #define ENTRY_ARG(ctx, n, kept) ARG(ctx, n)

@@ -9,21 +9,11 @@ from typing import Any
 import numpy as np
 
 from ..topology import Cpu, Domain, Group, Topology
-from .host import read
+from .host import cpu_list, read
 from .offsets import kernel_types
 from .probes import Probes, plan
 
 SYSFS = Path("/sys/devices/system")
-
-
-def cpu_list(text: str) -> list[int]:
-    """CPU numbers of a kernel list such as 0-3,8,10-11. Raises ValueError if it is not one."""
-    numbers: list[int] = []
-    for part in text.strip().split(","):
-        if part:
-            first, _, last = part.partition("-")
-            numbers.extend(range(int(first), int(last or first) + 1))
-    return numbers
 
 
 def mask_cpus(words: np.ndarray[tuple[int], np.dtype[np.uint64]], limit: int) -> list[int]:

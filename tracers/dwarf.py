@@ -60,7 +60,8 @@ def running_kernel(vmlinux: Path | None = None) -> Types:
             return _keep(running, read(path))
     raise KernelError(
         f"this kernel has no BTF, and no vmlinux of build id {running} is installed: install "
-        f"linux-image-{platform.release()}-dbg (Debian) or kernel-debuginfo (Fedora), or give --vmlinux PATH"
+        f"linux-image-{platform.release()}-dbg (Debian), linux-image-unsigned-{platform.release()}-dbgsym (Ubuntu) or "
+        "kernel-debuginfo (Fedora), or give --vmlinux PATH"
     )
 
 

@@ -12,7 +12,7 @@ int sched_switch(__u64 *ctx)
 	if (slot) {
 		if (!decision_tier)
 			exit_masks(slot);
-		flush(slot, prev);
+		flush(ctx, slot, prev);
 		slot->task = 0;
 	}
 	HEAD(&s, 0);
@@ -24,7 +24,7 @@ int sched_switch(__u64 *ctx)
 	s.prev_on_rq = !!GET(prev, on_rq);
 	if (!decision_tier && (!s.prev_pid || !s.next_pid)) /* only then does the CPU become idle or busy */
 		note_cpu(s.cpu, task_rq(next), !s.next_pid);
-	emit(MAP(switch_rings), RING_SWITCH, &s, sizeof(s));
+	emit(ctx, MAP(switch_rings), RING_SWITCH, &s, sizeof(s));
 	return 0;
 }
 
@@ -51,7 +51,7 @@ int BPF_PROG(migrate_task, struct task_struct *p, int dest_cpu)
 	m.by_pid = bpf_get_current_pid_tgid();
 	m.orig_cpu = task_cpu(p);
 	m.dest_cpu = dest_cpu;
-	emit(MAP(event_rings), RING_EVENT, &m, sizeof(m));
+	emit(ctx, MAP(event_rings), RING_EVENT, &m, sizeof(m));
 	return 0;
 }
 
@@ -69,7 +69,7 @@ static __always_inline void fill_numa(struct numa *n, struct task_struct *p, enu
 	}
 }
 
-static __always_inline void numa_moved(struct task_struct *p, int src_cpu, int dst_cpu, int dst_pid,
+static __always_inline void numa_moved(void *ctx, struct task_struct *p, int src_cpu, int dst_cpu, int dst_pid,
 				       enum numa_event event)
 {
 	struct numa n = {};
@@ -79,33 +79,40 @@ static __always_inline void numa_moved(struct task_struct *p, int src_cpu, int d
 	n.dst_cpu = dst_cpu;
 	n.dst_pid = dst_pid;
 	n.src_nid = n.dst_nid = -1; /* from topology.json, by CPU */
-	emit(MAP(event_rings), RING_EVENT, &n, sizeof(n));
+	emit(ctx, MAP(event_rings), RING_EVENT, &n, sizeof(n));
 }
 
 SEC("tp_btf/sched_move_numa")
 int BPF_PROG(move_numa, struct task_struct *p, int src_cpu, int dst_cpu)
 {
-	numa_moved(p, src_cpu, dst_cpu, 0, NUMA_MOVE);
+	numa_moved(ctx, p, src_cpu, dst_cpu, 0, NUMA_MOVE);
 	return 0;
 }
 
-/* 5.10 and later: (src_tsk, src_cpu, dst_tsk, dst_cpu), dst_tsk NULL if there was none. */
+/* (src_tsk, src_cpu, dst_tsk, dst_cpu), dst_tsk NULL if there was none; until 5.7 (tsk, src_cpu, dst_cpu). */
 SEC("tp_btf/sched_stick_numa")
-int BPF_PROG(stick_numa, struct task_struct *p, int src_cpu, struct task_struct *dst, int dst_cpu)
+int BPF_PROG(stick_numa, struct task_struct *p, int src_cpu)
 {
-	numa_moved(p, src_cpu, dst_cpu, dst ? GET(dst, pid) : 0, NUMA_STICK);
+	struct task_struct *dst;
+
+	if (!stick_has_dst) {
+		numa_moved(ctx, p, src_cpu, RAW_ARG(ctx, 2), 0, NUMA_STICK);
+		return 0;
+	}
+	dst = (struct task_struct *)RAW_ARG(ctx, 2);
+	numa_moved(ctx, p, src_cpu, RAW_ARG(ctx, 3), dst ? GET(dst, pid) : 0, NUMA_STICK);
 	return 0;
 }
 
 SEC("tp_btf/sched_swap_numa")
 int BPF_PROG(swap_numa, struct task_struct *p, int src_cpu, struct task_struct *dst, int dst_cpu)
 {
-	numa_moved(p, src_cpu, dst_cpu, dst ? GET(dst, pid) : 0, NUMA_SWAP);
+	numa_moved(ctx, p, src_cpu, dst_cpu, dst ? GET(dst, pid) : 0, NUMA_SWAP);
 	return 0;
 }
 
 /* task_numa_fault(last_cpupid, mem_node, pages, flags) of current, at its return: the retry deadline it set is seen. */
-static __always_inline int numa_faulted(int mem_node, int pages, int flags)
+static __always_inline int numa_faulted(void *ctx, int mem_node, int pages, int flags)
 {
 	struct numa n = {};
 
@@ -115,7 +122,7 @@ static __always_inline int numa_faulted(int mem_node, int pages, int flags)
 	n.dst_nid = mem_node;
 	n.pages = pages;
 	n.flags = flags;
-	emit(MAP(event_rings), RING_EVENT, &n, sizeof(n));
+	emit(ctx, MAP(event_rings), RING_EVENT, &n, sizeof(n));
 	return 0;
 }
 
@@ -123,7 +130,27 @@ static __always_inline int numa_faulted(int mem_node, int pages, int flags)
 SEC("fexit/task_numa_fault")
 int BPF_PROG(numa_fault, int last_cpupid, int mem_node, int pages, int flags)
 {
-	return numa_faulted(mem_node, pages, flags);
+	return numa_faulted(ctx, mem_node, pages, flags);
+}
+
+/* task_numa_migrate() has looked for a place on env->dst_nid. best_cpu and best_task are the best so far, of the nodes
+ * searched before as well; both weights are shares of 1000. */
+SEC("fexit/task_numa_find_cpu")
+int BPF_PROG(numa_find, struct task_numa_env *env, long task_imp, long group_imp)
+{
+	struct task_struct *best = GET(env, best_task);
+	struct numa n = {};
+
+	fill_numa(&n, GET(env, p), NUMA_FIND);
+	n.src_cpu = GET(env, src_cpu);
+	n.dst_cpu = GET(env, best_cpu);
+	n.dst_pid = best ? GET(best, pid) : 0;
+	n.src_nid = -1;
+	n.dst_nid = GET(env, dst_nid);
+	n.task_imp = task_imp;
+	n.group_imp = group_imp;
+	emit(ctx, MAP(event_rings), RING_EVENT, &n, sizeof(n));
+	return 0;
 }
 #endif
 
@@ -149,7 +176,7 @@ int BPF_PROG(task_new, struct task_struct *p)
 	struct task t = {};
 
 	fill_task(&t, p, TASK_NEW);
-	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
+	emit(ctx, MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
 
@@ -160,7 +187,7 @@ int BPF_PROG(task_rename, struct task_struct *p, const char *comm)
 
 	fill_task(&t, p, TASK_RENAME);
 	bpf_probe_read_kernel(t.comm, sizeof(t.comm), comm); /* GET(p, comm) still holds the old one */
-	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
+	emit(ctx, MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
 
@@ -170,7 +197,7 @@ int BPF_PROG(task_exit, struct task_struct *p)
 	struct task t = {};
 
 	fill_task(&t, p, TASK_EXIT);
-	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
+	emit(ctx, MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
 
@@ -185,7 +212,7 @@ int task_snapshot(struct bpf_iter__task *ctx)
 	if (!p)
 		return 0;
 	fill_task(&t, p, TASK_SNAPSHOT);
-	emit(MAP(event_rings), RING_EVENT, &t, sizeof(t));
+	emit(ctx, MAP(event_rings), RING_EVENT, &t, sizeof(t));
 	return 0;
 }
 #endif
@@ -202,7 +229,7 @@ int BPF_PROG(cpu_hotplug, unsigned int cpu, int target, int state)
 	HEAD(&h, EVENT_HOTPLUG);
 	h.target_cpu = cpu;
 	h.online = target >= active;
-	emit(MAP(event_rings), RING_EVENT, &h, sizeof(h));
+	emit(ctx, MAP(event_rings), RING_EVENT, &h, sizeof(h));
 	return 0;
 }
 
@@ -213,7 +240,7 @@ int flush_decision(void *ctx)
 	struct slot *slot = this_slot();
 
 	if (slot)
-		flush(slot, GET(this_rq(), curr));
+		flush(ctx, slot, GET(this_rq(), curr));
 	return 0;
 }
 
@@ -223,6 +250,6 @@ int flush_tracepoint(void *ctx)
 	struct slot *slot = this_slot();
 
 	if (slot)
-		flush(slot, CURRENT());
+		flush(ctx, slot, CURRENT());
 	return 0;
 }

@@ -7,6 +7,7 @@ import gzip
 import os
 import platform
 import re
+import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,22 @@ def symbols() -> dict[str, int]:
     return found
 
 
+def series() -> tuple[int, int]:
+    """The running kernel's release series: (6, 12)."""
+    major, minor = re.findall(r"\d+", platform.release())[:2]
+    return int(major), int(minor)
+
+
+def cpu_list(text: str) -> list[int]:
+    """CPU numbers of a kernel list such as 0-3,8,10-11. Raises ValueError if it is not one."""
+    numbers: list[int] = []
+    for part in text.strip().split(","):
+        if part:
+            first, _, last = part.partition("-")
+            numbers.extend(range(int(first), int(last or first) + 1))
+    return numbers
+
+
 def sched_features() -> list[str] | None:
     """Scheduler features as debugfs lists them (NO_ prefix for those off), or None if it does not."""
     for path in FEATURES:
@@ -79,6 +96,16 @@ def vmstat() -> dict[str, int]:
     """The NUMA balancing counters of /proc/vmstat, {} where there are none."""
     rows = (line.split() for line in (read("/proc/vmstat") or "").splitlines())
     return {name: int(value) for name, value in rows if name.startswith(("numa_", "pgmigrate_"))}
+
+
+def perf() -> str | None:
+    """The perf program, or None.
+
+    Ubuntu's /usr/bin/perf refuses a kernel other than the one its package came with; the program behind it does not.
+    """
+    programs = Path("/usr/lib").glob("linux-tools-*/perf")
+    newest = max(programs, key=lambda path: [int(n) for n in re.findall(r"\d+", path.parent.name)], default=None)
+    return str(newest) if newest else shutil.which("perf")
 
 
 def sched_ext() -> str | None:
@@ -102,12 +129,18 @@ def not_stock(release: str, known: bool) -> list[str]:
     return reasons
 
 
+def version() -> str:
+    """`uname -v`, and on Ubuntu /proc/version_signature, the only place that names the stable release behind it."""
+    signature = read("/proc/version_signature")
+    return platform.version() + (f" ({signature})" if signature else "")
+
+
 def describe() -> dict[str, Any]:
     """What meta.json says of the machine."""
     uname = platform.uname()
     return {
         "kernel": uname.release,
-        "kernel_version": uname.version,
+        "kernel_version": version(),
         "machine": uname.machine,
         "cmdline": read("/proc/cmdline"),
         "boot_id": read("/proc/sys/kernel/random/boot_id"),

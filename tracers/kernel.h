@@ -19,6 +19,7 @@ struct cpumask; /* read whole: its first member is the bitmap */
 struct sched_avg {
 	__u64 last_update_time;
 	unsigned long load_avg;
+	unsigned long runnable_load_avg;
 	unsigned long runnable_avg;
 	unsigned long util_avg;
 	unsigned int util_est;
@@ -121,6 +122,14 @@ struct task_struct {
 	unsigned long numa_migrate_retry;
 };
 
+struct task_numa_env {
+	struct task_struct *p;
+	int src_cpu;
+	int dst_nid;
+	struct task_struct *best_task;
+	int best_cpu;
+};
+
 struct cpuidle_state {
 	unsigned int exit_latency;
 };
@@ -128,6 +137,7 @@ struct cpuidle_state {
 struct rq {
 	unsigned int nr_running;
 	unsigned int ttwu_pending;
+	struct llist_node *wake_list;
 	struct task_struct *curr;
 	struct task_struct *idle;
 	unsigned long cpu_capacity;
@@ -244,6 +254,19 @@ static __always_inline bool task_delayed(struct task_struct *p)
 {
 	return bpf_core_field_exists(p->se.sched_delayed) && GET(p, se.sched_delayed);
 }
+
+/* The load that placement compares. Until 11f10e5420f6 (v5.5) it was without what sleepers left behind, a sum that
+ * 0dacee1bfa70 (v5.7) dropped. */
+static __always_inline __u64 cfs_load(struct cfs_rq *cfs_rq, bool runnable)
+{
+	if (runnable && bpf_core_field_exists(cfs_rq->avg.runnable_load_avg))
+		return GET(cfs_rq, avg.runnable_load_avg);
+	return GET(cfs_rq, avg.load_avg);
+}
+
+/* Whether a remote wakeup is on its way. Until 126c2092e5c8 (v5.8) it was in a list of the runqueue's, an llist_head. */
+#define rq_wake_pending(READ, rq)                                                                                      \
+	(bpf_core_field_exists((rq)->ttwu_pending) ? !!READ(rq, ttwu_pending) : !!READ(rq, wake_list))
 
 static __always_inline __u32 cfs_nr_idle(struct cfs_rq *cfs_rq)
 {

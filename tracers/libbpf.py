@@ -18,7 +18,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from ..errors import KernelError, PrivilegeError
 
-MAP_TYPE_ARRAY, MAP_TYPE_LRU_HASH, MAP_TYPE_RINGBUF = 2, 9, 27
+MAP_TYPE_ARRAY, MAP_TYPE_PERF_EVENT_ARRAY, MAP_TYPE_LRU_HASH, MAP_TYPE_RINGBUF = 2, 4, 9, 27
 F_TEST_RUN_ON_CPU = 1
 STATS_RUN_TIME = 0
 
@@ -116,6 +116,7 @@ _SIGNATURES = {
     "bpf_link__fd": (c_int, [c_void_p]),
     "bpf_iter_create": (c_int, [c_int]),
     "bpf_map__fd": (c_int, [c_void_p]),
+    "bpf_map__set_autocreate": (c_int, [c_void_p, c_bool]),
     "bpf_map__initial_value": (c_void_p, [c_void_p, POINTER(c_size_t)]),
     "bpf_map_create": (c_int, [c_int, c_char_p, c_uint32, c_uint32, c_uint32, c_void_p]),
     "bpf_map_update_elem": (c_int, [c_int, c_void_p, c_void_p, c_uint64]),
@@ -123,6 +124,7 @@ _SIGNATURES = {
     "bpf_prog_test_run_opts": (c_int, [c_int, POINTER(TestRunOpts)]),
     "bpf_obj_get_info_by_fd": (c_int, [c_int, c_void_p, POINTER(c_uint32)]),
     "bpf_enable_stats": (c_int, [c_int]),
+    "libbpf_major_version": (c_uint32, []),
     "libbpf_num_possible_cpus": (c_int, []),
     "libbpf_set_print": (c_void_p, [_PRINTER]),
 }
@@ -142,6 +144,12 @@ def lib() -> ctypes.CDLL:
         function.restype, function.argtypes = result, arguments
     library.libbpf_set_print(_printer)
     return library
+
+
+def place() -> str:
+    """The file that libbpf was loaded from."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return next(line.split(maxsplit=5)[5] for line in maps if "/libbpf.so." in line)
 
 
 @_PRINTER  # type: ignore[untyped-decorator]
@@ -165,6 +173,8 @@ def fail(what: str, code: int) -> KernelError | PrivilegeError:
 
 class Object:
     """One BPF object file, opened; programs may be switched off before load()."""
+
+    has_ringbuf = True
 
     def __init__(self, path: Path, btf: Path | None = None) -> None:
         """btf: whose types to relocate against instead of the kernel's, which must otherwise exist."""
@@ -200,6 +210,10 @@ class Object:
                     raise KernelError(f"{self.path.name} has no constant {name}: it belongs to another wakescope")
                 size = int(found[0]["st_size"])
                 ctypes.memmove(start + int(found[0]["st_value"]), value.to_bytes(size, "little"), size)
+
+    def leave_out(self, name: str) -> None:
+        """Do not create a map, before load()."""
+        lib().bpf_map__set_autocreate(self._map(name), False)
 
     def load(self) -> None:
         """Verify and load. Raises KernelError or PrivilegeError."""

@@ -82,7 +82,7 @@ __noinline int load_entry(__u32 cpu)
 	struct load *l = bpf_map_lookup_elem(MAP(entry_loads), &cpu);
 
 	if (l && fill_load(l, cpu, LOAD_ENTRY))
-		emit(MAP(load_rings), RING_LOAD, l, sizeof(*l));
+		emit(NULL, MAP(load_rings), RING_LOAD, l, sizeof(*l));
 	return 0;
 }
 
@@ -96,7 +96,7 @@ __noinline int load_exit(__u32 cpu)
 	for (int i = 2; i < sizeof(now) / 8; i++) /* behind the header */
 		changed |= ((__u64 *)&now)[i] ^ ((__u64 *)l)[i];
 	if (changed)
-		emit(MAP(load_rings), RING_LOAD, &now, sizeof(now));
+		emit(NULL, MAP(load_rings), RING_LOAD, &now, sizeof(now));
 	return 0;
 }
 

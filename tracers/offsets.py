@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..model.kernels import NEEDS
+from . import host
 from .btf import ENUM, STRUCT, VAR, VMLINUX, Btf
 
 HERE = Path(__file__).parent
@@ -20,7 +21,7 @@ ROOT = Path("/")
 # Members whose presence decides a feature of the model (model/kernels.py, NEEDS).
 MEMBERS = sorted(NEEDS.values())
 FUNCTIONS = (
-    *("select_task_rq_fair", "task_numa_fault", "available_idle_cpu"),
+    *("select_task_rq_fair", "task_numa_fault", "task_numa_find_cpu", "available_idle_cpu"),
     *("idle_cpu", "cpus_share_cache", "task_h_load"),
 )
 TRACEPOINTS = ("sched_switch", "sched_move_numa", "sched_stick_numa", "sched_swap_numa")
@@ -94,6 +95,20 @@ def from_btf(btf: Btf) -> Types:
     return Types(**{**vars(types), "typed": typed, "per_cpu": btf.find(VAR, "runqueues") is not None})
 
 
+def flags_before_5_10(series: tuple[int, int]) -> dict[str, int]:
+    """The domain flags while they were macros, which types do not tell (include/linux/sched/topology.h, v5.4, v5.8).
+
+    Until d54a9658a756 (v5.10) made them enumerators. SD_LOAD_BALANCE came first until 36c5bdc43870 (v5.8). {} for
+    kernels before 5.3, which cannot be recorded: they refuse programs with loops.
+    """
+    names = ["BALANCE_NEWIDLE", "BALANCE_EXEC", "BALANCE_FORK", "BALANCE_WAKE", "WAKE_AFFINE", "ASYM_CPUCAPACITY"]
+    names += ["SHARE_CPUCAPACITY", "SHARE_POWERDOMAIN", "SHARE_LLC", "SERIALIZE", "ASYM_PACKING", "PREFER_SIBLING"]
+    names += ["OVERLAP", "NUMA"]
+    if series < (5, 8):
+        names.insert(0, "LOAD_BALANCE")
+    return {name: bit for bit, name in enumerate(names)} if (5, 3) <= series < (5, 10) else {}
+
+
 def flag_bits(values: dict[str, int]) -> dict[str, int]:
     """The domain flags from the kernel's enumerators __SD_*, under their names of v6.9 and later."""
     flags = {name.removeprefix("__SD_"): bit for name, bit in values.items() if not name.endswith("FLAG_CNT")}
@@ -103,7 +118,10 @@ def flag_bits(values: dict[str, int]) -> dict[str, int]:
 
 
 def lay_out(source: str, types: Types) -> str:
-    """kernel.h with each structure's members where this kernel has them; those it lacks become __int128 (bcc.h)."""
+    """kernel.h with each structure's members where this kernel has them; those it lacks become __int128 (bcc.h).
+
+    Structures go by names of their own, for BCC's headers may define some: pcpu_hot in those of 6.2 to 6.14.
+    """
     bodies = dict(_STRUCT.findall(source))
 
     def structure(match: re.Match[str]) -> str:
@@ -112,7 +130,8 @@ def lay_out(source: str, types: Types) -> str:
         size = types.sizes.get(name, 0)
         return f"struct {match[1]} {{ union {{\n" + "".join(lines) + f"\tchar whole[{size}];\n}}; }};"
 
-    return _STRUCT.sub(structure, source)
+    own_names = "".join(f"#define {name} wakescope_{name}\n" for name in bodies)
+    return own_names + _STRUCT.sub(structure, source)
 
 
 def _members(body: str) -> list[re.Match[str]]:
@@ -145,6 +164,6 @@ def kernel_types(vmlinux: Path | None = None) -> Types:
     """
     from .dwarf import running_kernel
 
-    if vmlinux is None and VMLINUX.exists():
-        return from_btf(Btf.kernel())
-    return running_kernel(vmlinux)
+    types = from_btf(Btf.kernel()) if vmlinux is None and VMLINUX.exists() else running_kernel(vmlinux)
+    types.flags.update({} if types.flags else flags_before_5_10(host.series()))
+    return types

@@ -21,16 +21,18 @@ LICENSE("GPL");
 #define UNKNOWN 0xffffffffU
 #define UNKNOWN64 0xffffffffffffffffULL
 
-#define SD_BALANCE_EXEC_BIT 0x2 /* WF_EXEC has the same value from 5.15 on */
-#define SD_BALANCE_FORK_BIT 0x4
 #define SCHED_EXT 7
 #define MAX_RT_PRIO 100
 
 /* Set by the loader from the running kernel's BTF and topology, before the programs are verified. */
 CONSTANT(__u32, nr_cpus);
 CONSTANT(__u32, sd_share_llc); /* the kernel's SD_SHARE_LLC (SD_SHARE_PKG_RESOURCES before 6.9) */
+CONSTANT(__u32, sd_balance_exec); /* SD_BALANCE_EXEC; WF_EXEC has the same value from 5.15 on */
+CONSTANT(__u32, sd_balance_fork);
 CONSTANT(bool, select_has_sd_flag); /* select_task_rq_fair(p, prev_cpu, sd_flag, wake_flags), up to 5.12 */
+CONSTANT(bool, compares_runnable); /* loads without those of sleepers, until 5.5 */
 CONSTANT(bool, switch_has_state); /* sched_switch passes prev_state, from 5.18 */
+CONSTANT(bool, stick_has_dst); /* sched_stick_numa passes a destination's task, from 5.7 (b2b2042b2047) */
 CONSTANT(bool, decision_tier);
 CONSTANT(__u32, hardirq_shift); /* of preempt_count: 24 from 7.3 on, where HARDIRQ_DISABLE lies below; else 16 */
 CONSTANT(bool, schedstats);
@@ -102,18 +104,27 @@ static __always_inline struct slot *this_slot(void)
 	return bpf_map_lookup_elem(MAP(slots), &zero);
 }
 
-/* Writes a record whose header is complete but for seq. */
-static __always_inline void emit(void *rings, enum ring ring, void *record, __u32 size)
+/* Into this CPU's ring, nonzero if it is full. Kernels before 5.8 (457f44363a88) have perf buffers instead. */
+static __always_inline long output(void *ctx, void *rings, void *record, __u32 size)
 {
 	__u32 cpu = bpf_get_smp_processor_id();
-	struct stats *st = this_stats();
 	void *rb;
+
+	if (!HAS_RINGBUF)
+		return bpf_perf_event_output(ctx, rings, BPF_F_CURRENT_CPU, record, size);
+	rb = bpf_map_lookup_elem(rings, &cpu);
+	return rb ? bpf_ringbuf_output(rb, record, size, BPF_RB_NO_WAKEUP) : -1;
+}
+
+/* Writes a record whose header is complete but for seq; ctx is its program's. */
+static __always_inline void emit(void *ctx, void *rings, enum ring ring, void *record, __u32 size)
+{
+	struct stats *st = this_stats();
 
 	if (!st)
 		return;
 	((struct switched *)record)->seq = st->tried[ring]++;
-	rb = bpf_map_lookup_elem(rings, &cpu);
-	if (!rb || bpf_ringbuf_output(rb, record, size, BPF_RB_NO_WAKEUP))
+	if (output(ctx, rings, record, size))
 		st->lost[ring]++;
 }
 
@@ -243,8 +254,8 @@ static __always_inline void fill_llc(struct sched_domain *llc, __s32 *nr_idle_sc
 static __always_inline void fill_rqs(struct wakeup *w, struct rq *this_rq, struct rq *prev_rq,
 				     struct sched_domain *this_llc, struct sched_domain *prev_llc)
 {
-	w->this_load = GET(this_rq, cfs.avg.load_avg);
-	w->prev_load = GET(prev_rq, cfs.avg.load_avg);
+	w->this_load = cfs_load(&this_rq->cfs, compares_runnable);
+	w->prev_load = cfs_load(&prev_rq->cfs, compares_runnable);
 	w->this_capacity = GET(this_rq, cpu_capacity);
 	w->prev_capacity = GET(prev_rq, cpu_capacity);
 	w->this_nr_running = GET(this_rq, nr_running);
@@ -301,7 +312,7 @@ static __always_inline bool on_rq(const struct wakeup *w)
 }
 
 /* Writes out a wakeup whose decision will not be seen to return; cur is still the waker. */
-static __always_inline void flush(struct slot *slot, struct task_struct *cur)
+static __always_inline void flush(void *ctx, struct slot *slot, struct task_struct *cur)
 {
 	struct wakeup *w = &slot->w;
 	struct stats *st;
@@ -321,17 +332,17 @@ static __always_inline void flush(struct slot *slot, struct task_struct *cur)
 	if (!decision_tier && on_rq(w) &&
 	    (w->waker_last_wakee_exit != w->waker_last_wakee || w->waker_decay_ts_exit != w->waker_decay_ts))
 		w->outcome = OUTCOME_PLACED;
-	emit(MAP(wakeup_rings), RING_WAKEUP, w, sizeof(*w));
+	emit(ctx, MAP(wakeup_rings), RING_WAKEUP, w, sizeof(*w));
 }
 
-static __always_inline struct slot *open_slot(struct task_struct *cur, struct task_struct *p)
+static __always_inline struct slot *open_slot(void *ctx, struct task_struct *cur, struct task_struct *p)
 {
 	struct slot *slot = this_slot();
 	struct stats *st = this_stats();
 
 	if (!slot || !st)
 		return NULL;
-	flush(slot, cur);
+	flush(ctx, slot, cur);
 	__builtin_memset(&slot->w, 0, sizeof(slot->w)); /* nothing of the last wakeup in one that is never placed */
 	slot->task = (__u64)p;
 	slot->open = true;

@@ -19,6 +19,7 @@ from ..trace import RINGS
 from . import bcc, host, libbpf
 from .btf import Btf
 from .offsets import Types
+from .perf_rings import PerfRing
 from .rings import Ring
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug", "loads": "lo
 # Programs of every tier, and of one. flush and domains are run by hand, snapshot is an iterator.
 EVENTS = ["sched_switch", "migrate_task", "move_numa", "stick_numa", "swap_numa", "task_new", "task_rename"]
 EVENTS += ["task_exit", "cpu_hotplug"]
-DECISION = ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault"]
+DECISION = ["waking_decision", "wakeup_decision", "select_enter", "select_exit", "numa_fault", "numa_find"]
 DEEP = ["available_idle", "idle", "share_cache", "task_h_load"]
 BY_TIER = {
     "deep": [*DECISION, *DEEP],
@@ -41,7 +42,7 @@ BY_TIER = {
 # What a program hooks, where the kernel may lack it: tracepoints, and functions that may be inlined.
 TRACEPOINTS = {"move_numa": "sched_move_numa", "stick_numa": "sched_stick_numa", "swap_numa": "sched_swap_numa"}
 FUNCTIONS = {"numa_fault": "task_numa_fault", "available_idle": "available_idle_cpu", "idle": "idle_cpu"}
-FUNCTIONS |= {"share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
+FUNCTIONS |= {"numa_find": "task_numa_find_cpu", "share_cache": "cpus_share_cache", "task_h_load": "task_h_load"}
 
 
 @dataclass
@@ -73,7 +74,7 @@ class Plan:
 def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> Plan:
     """The best plan for this kernel, or for the wanted tier and loader. Raises KernelError if nothing can work."""
     if "SHARE_LLC" not in types.flags:
-        raise KernelError(f"{types.origin} does not number the domain flags (before 5.10?): it is not supported")
+        raise KernelError(f"{types.origin} does not number the domain flags: kernels before 5.3 are not supported")
     loader, why = _loader(types, loader)
     if wanted == "deep" and loader == "bcc":
         raise KernelError("tier deep needs the loader libbpf: kretprobes do not see a function's arguments")
@@ -91,8 +92,12 @@ def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> 
     typed = loader == "libbpf" and types.typed and (tier == "tracepoint" or types.per_cpu)
     constants = {
         "sd_share_llc": 1 << types.flags["SHARE_LLC"],
+        "sd_balance_exec": 1 << types.flags["BALANCE_EXEC"],
+        "sd_balance_fork": 1 << types.flags["BALANCE_FORK"],
         "select_has_sd_flag": int(arity == 4),
+        "compares_runnable": int(host.series() < (5, 5)),
         "switch_has_state": int(types.tracepoints.get("sched_switch") == 4),
+        "stick_has_dst": int(types.tracepoints.get("sched_stick_numa") == 4),
         "decision_tier": int(tier != "tracepoint"),
         "hardirq_shift": 24 if "local_interrupt_disable_state" in symbols else 16,
         "schedstats": int(host.sysctls().get("kernel.sched_schedstats") == "1"),
@@ -103,7 +108,7 @@ def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> 
         constants["preempt_count_offset"] = _preempt_count(types, symbols)
     programs = [*EVENTS, *BY_TIER[tier]]
     for program in list(programs):
-        reason = _missing(types, symbols, program)
+        reason = _missing(types, symbols, program, loader)
         if reason:
             programs.remove(program)
             refused[program] = reason
@@ -114,13 +119,15 @@ def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> 
 
 def _loader(types: Types, asked: str | None) -> tuple[str, str]:
     """The loader to use, and why."""
-    if asked == "libbpf" and not types.btf:
-        raise KernelError(f"the loader libbpf takes types from the kernel's BTF, not {types.origin}: use --loader bcc")
-    if asked:
-        return asked, "asked for"
-    if types.btf:
-        return "libbpf", "this kernel has BTF"
-    return "bcc", f"types are from {types.origin}, not from BTF"
+    if not types.btf:
+        need = f"types are from {types.origin}, not from BTF"
+    elif bcc.BY_HAND not in host.symbols():
+        need = "this kernel cannot run raw tracepoint programs by hand (before 5.10)"
+    else:
+        return asked or "libbpf", "asked for" if asked else "this kernel has BTF"
+    if asked == "libbpf":
+        raise KernelError(f"the loader libbpf cannot be used, {need}: use --loader bcc")
+    return "bcc", "asked for" if asked else need
 
 
 def _preempt_count(types: Types, symbols: dict[str, int]) -> int:
@@ -131,13 +138,15 @@ def _preempt_count(types: Types, symbols: dict[str, int]) -> int:
     return symbols.get("__preempt_count", 0)
 
 
-def _missing(types: Types, symbols: dict[str, int], program: str) -> str | None:
+def _missing(types: Types, symbols: dict[str, int], program: str, loader: str) -> str | None:
     """Why this kernel cannot run a program, or None."""
     event, function = TRACEPOINTS.get(program), FUNCTIONS.get(program)
-    if event and event not in types.tracepoints:
+    if event and event not in types.tracepoints and f"__tracepoint_{event}" not in symbols:
         return f"this kernel has no tracepoint {event}"
     if function and (function not in symbols or function not in types.functions):
         return f"{function} is not a function of its own on this kernel (absent or inlined)"
+    if program == "numa_find" and loader == "bcc":
+        return "kretprobes do not see a function's arguments"
     return None
 
 
@@ -166,7 +175,7 @@ class Probes:
         self.object.select({*made.programs, *by_hand})
         self.object.set_constants({**made.constants, "nr_cpus": self.nr_cpus})
         self.object.load()
-        self.rings: dict[str, list[Ring]] = {}
+        self.rings: dict[str, list[Ring] | list[PerfRing]] = {}
 
     def __enter__(self) -> Probes:
         return self
@@ -179,11 +188,15 @@ class Probes:
         return {table: self.layout.dtype(RECORDS[table]) for table in RINGS[ring].values()}
 
     def create_rings(self, sizes: dict[str, int]) -> None:
-        """Make one ring of the given size (bytes, a power of two) per kind and possible CPU."""
+        """Make a ring of the given size (bytes, a power of two) per kind and possible CPU; perf buffers if online."""
         for kind, size in sizes.items():
             record_size = max(d.itemsize for d in self.dtypes(kind).values())
             fd = self.object.map_fd(f"{kind}_rings")
-            self.rings[kind] = [Ring(cpu, size, record_size) for cpu in range(self.nr_cpus)]
+            online = host.cpu_list(host.read("/sys/devices/system/cpu/online") or "0")
+            if self.object.has_ringbuf:
+                self.rings[kind] = [Ring(cpu, size, record_size) for cpu in range(self.nr_cpus)]
+            else:
+                self.rings[kind] = [PerfRing(cpu, size, record_size) for cpu in online]
             for ring in self.rings[kind]:
                 libbpf.update(fd, ring.cpu, struct.pack("<I", ring.fd))
 

@@ -11,7 +11,6 @@ import os
 import select
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,14 +25,16 @@ from .. import __version__
 from ..errors import CommandError, InterruptError, OutputError
 from ..trace import FORMAT, RINGS, Trace, claim, finish, layout_to_json, write_json, write_meta
 from . import host
-from .domains import cpu_list, read_topology
+from .command import Command
+from .domains import read_topology
 from .offsets import MEMBERS
+from .perf_rings import PerfRing
 from .probes import Probes
 from .provenance import provenance
+from .rings import Ring
 from .stock import stock_reasons
 
 INTERVAL = 0.05  # seconds between drains: with 8 MiB a ring then holds 500,000 wakeups/s per CPU
-GRACE = 5.0  # seconds a command gets to end after SIGTERM
 
 MIB = 1 << 20
 
@@ -108,6 +109,8 @@ def ring_sizes(wakeup_mib: int, nr_cpus: int, rings: list[str]) -> dict[str, int
 
 def check_output(path: Path) -> None:
     """Raise OutputError if a trace cannot be made at path, before anything is started for it."""
+    if not path.name:
+        raise OutputError(f"-o {path} is no name for a trace: give one such as a.wake")
     parent = path.parent
     if path.exists() or path.is_symlink():
         raise OutputError(f"{path} exists: choose another name with -o, or remove it")
@@ -124,8 +127,8 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
         (path / "topology.json").write_text(read_topology(probes).to_json())
         layouts = {}
         for kind in probes.rings:
-            stride = probes.rings[kind][0].stride
-            layouts[kind] = {table: layout_to_json(_spooled(d, stride)) for table, d in probes.dtypes(kind).items()}
+            ring = probes.rings[kind][0]
+            layouts[kind] = {table: layout_to_json(_spooled(d, ring)) for table, d in probes.dtypes(kind).items()}
         write_json(path / "raw" / "layout.json", layouts)
         write_meta(path, meta)
         return {kind: (path / "raw" / f"{kind}.spool").open("wb", buffering=0) for kind in probes.rings}
@@ -135,15 +138,15 @@ def create_bundle(path: Path, probes: Probes, meta: dict[str, Any]) -> dict[str,
         raise OutputError(f"cannot write {path}: {error.strerror}; choose another place with -o") from None
 
 
-def _spooled(dtype: np.dtype[np.void], stride: int) -> np.dtype[np.void]:
-    """A record's dtype as it lies in a spool: behind the ring's 8-byte header."""
+def _spooled(dtype: np.dtype[np.void], ring: Ring | PerfRing) -> np.dtype[np.void]:
+    """A record's dtype as it lies in a spool: behind the ring's own header."""
     fields: dict[str, Any] = dict(dtype.fields or {})
     return np.dtype(
         {
             "names": list(fields),
             "formats": [f[0] for f in fields.values()],
-            "offsets": [f[1] + 8 for f in fields.values()],
-            "itemsize": stride,
+            "offsets": [f[1] + ring.header for f in fields.values()],
+            "itemsize": ring.stride,
         }
     )
 
@@ -201,16 +204,6 @@ class Stop:
                 signal.signal(number, handler)
 
 
-def start_command(command: list[str], env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start the workload. Raises CommandError if it cannot be."""
-    try:
-        return subprocess.Popen(command, env=env)
-    except FileNotFoundError:
-        raise CommandError(f"{command[0]}: no such command; nothing was recorded") from None
-    except OSError as error:
-        raise CommandError(f"{command[0]} cannot be started: {error.strerror}; nothing was recorded") from None
-
-
 def record(
     probes: Probes,
     path: Path,
@@ -230,7 +223,7 @@ def record(
     probes.create_rings(sizes)
     meta = initial_meta(probes, command, sizes)
     recording = Recording(probes, path, meta, create_bundle(path, probes, meta))
-    child: subprocess.Popen[bytes] | None = None
+    child: Command | None = None
     with Stop().handled() as stop, claim(path / "raw"):
         try:
             meta["start_ts"] = time.monotonic_ns()
@@ -239,7 +232,7 @@ def record(
             write_meta(path, meta)
             probes.attach()
             meta["attached_ts"] = time.monotonic_ns()
-            child = start_command(command) if command else None
+            child = Command(command) if command else None
             timed_out = _run(recording, child, duration, stop, on_progress)
         except CommandError:
             shutil.rmtree(path)
@@ -267,7 +260,7 @@ def record(
 
 def _run(
     recording: Recording,
-    child: subprocess.Popen[bytes] | None,
+    child: Command | None,
     duration: float | None,
     stop: Stop,
     on_progress: Callable[[Progress], None],
@@ -298,16 +291,16 @@ def _run(
             os.close(pidfd)
 
 
-def _close(recording: Recording, child: subprocess.Popen[bytes] | None) -> None:
+def _close(recording: Recording, child: Command | None) -> None:
     """See the command to its end, detach, and spool what is left.
 
     In that order: detaching takes a grace period for each probe, in which rings fill that nobody drains.
     """
     probes, meta = recording.probes, recording.meta
     if child:
-        end_command(child, recording.drain)
+        child.end(recording.drain)
     meta["detach_ts"] = time.monotonic_ns()
-    probes.stop(cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
+    probes.stop(host.cpu_list(host.read("/sys/devices/system/cpu/online") or "0"))
     meta["stop_ts"] = time.monotonic_ns()
     recording.drain()
     for spool in recording.spools.values():
@@ -335,21 +328,7 @@ def _close(recording: Recording, child: subprocess.Popen[bytes] | None) -> None:
     meta["vmstat"]["after"] = host.vmstat()
 
 
-def end_command(child: subprocess.Popen[bytes], meanwhile: Callable[[], object]) -> None:
-    """Ask a command that still runs to end, then make it; meanwhile is called every INTERVAL."""
-    if child.poll() is not None:
-        return
-    child.terminate()
-    deadline = time.monotonic() + GRACE
-    while child.poll() is None and time.monotonic() < deadline:
-        meanwhile()
-        time.sleep(INTERVAL)
-    if child.poll() is None:
-        child.kill()
-        child.wait()
-
-
-def _status(child: subprocess.Popen[bytes] | None, timed_out: bool) -> int:
+def _status(child: Command | None, timed_out: bool) -> int:
     if child is None:
         return 0
     code = child.wait()

@@ -179,7 +179,7 @@ struct migration {
 	__u64 pad2[4];
 };
 
-enum numa_event { NUMA_MOVE, NUMA_STICK, NUMA_SWAP, NUMA_FAULT };
+enum numa_event { NUMA_MOVE, NUMA_STICK, NUMA_SWAP, NUMA_FAULT, NUMA_FIND };
 
 struct numa {
 	HEADER;
@@ -196,7 +196,8 @@ struct numa {
 	__u64 migrate_retry;
 	__u64 jiffies;
 	__u32 pages;
-	__u32 pad;
+	__s16 task_imp;
+	__s16 group_imp;
 };
 
 enum task_event { TASK_SNAPSHOT, TASK_NEW, TASK_RENAME, TASK_EXIT };

@@ -22,6 +22,8 @@ PAGE = mmap.PAGESIZE
 class Ring:
     """One mapped ring of fixed-size records; stride is record size plus header, rounded up to 8 bytes."""
 
+    header = 8  # bytes before a record
+
     def __init__(self, cpu: int, size: int, record_size: int) -> None:
         self.cpu = cpu
         self.size = size

@@ -13,7 +13,7 @@ from . import host
 def stock_reasons() -> list[str]:
     """Why this kernel's placement is not what the model knows; [] if it is."""
     try:
-        release, _ = stable_release(platform.release(), platform.version())
+        release, _ = stable_release(platform.release(), host.version())
     except WakescopeError:
         release = platform.release()
     return host.not_stock(release, known(release))

@@ -27,7 +27,7 @@ static __always_inline bool state_idle(const struct cpu_state *state)
 {
 	struct rq *rq = (struct rq *)state->rq;
 
-	return state->idle && !BPF_CORE_READ(rq, nr_running) && !BPF_CORE_READ(rq, ttwu_pending);
+	return state->idle && !BPF_CORE_READ(rq, nr_running) && !rq_wake_pending(BPF_CORE_READ, rq);
 }
 
 static __always_inline void read_states(__u64 *idle)
@@ -75,7 +75,7 @@ int BPF_PROG(waking_tracepoint, struct task_struct *p)
 		return 0;
 	st->waking++;
 	exit_masks(slot);
-	slot = open_slot(cur, p);
+	slot = open_slot(ctx, cur, p);
 	if (!slot)
 		return 0;
 	w = &slot->w;
@@ -98,6 +98,6 @@ int BPF_PROG(wakeup_tracepoint, struct task_struct *p)
 	if (!slot || slot->task != (__u64)p)
 		return 0;
 	exit_masks(slot);
-	flush(slot, CURRENT());
+	flush(ctx, slot, CURRENT());
 	return 0;
 }

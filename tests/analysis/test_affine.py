@@ -88,6 +88,11 @@ def test_which_kernels_count_only_pulls(kernel, expected):
     assert counts_only_pulls(kernel) is expected
 
 
+def test_ubuntu_names_its_stable_release_in_its_signature():
+    assert counts_only_pulls("5.15.0-139-generic", "#149-Ubuntu SMP (Ubuntu 5.15.0-139.149-generic 5.15.178)")
+    assert not counts_only_pulls("5.15.0-60-generic", "#66-Ubuntu SMP (Ubuntu 5.15.0-60.66-generic 5.15.78)")
+
+
 def test_debian_names_its_stable_release_in_the_version():
     assert counts_only_pulls("6.1.0-57-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.192-3 (2026-11-26)")
     assert not counts_only_pulls("6.1.0-7-amd64", "#1 SMP PREEMPT_DYNAMIC Debian 6.1.20-2 (2023-04-08)")

@@ -2,7 +2,6 @@
 """Latencies and migrations against perf's, which records the same run beside us and knows nothing of this code."""
 
 import re
-import shutil
 import subprocess
 from collections import Counter
 
@@ -14,6 +13,7 @@ from wakescope.analysis.inputs import switches
 from wakescope.analysis.latency import Wait, df_waits
 from wakescope.tests.conftest import WAKESCOPE
 from wakescope.trace import Trace
+from wakescope.tracers import host
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("live")]
 
@@ -21,21 +21,21 @@ TIMEHIST = re.compile(r"\s*(\d+)\.(\d{6}) \[\d+\] .*\[(\d+)(?:/\d+)?\]\s+[\d.]+\
 
 
 @pytest.fixture(scope="module")
-def both(live, tmp_path_factory):
+def both(live, perf, tmp_path_factory):
     """A trace and a perf.data of one hackbench run, on one clock."""
-    if shutil.which("perf") is None:
-        pytest.skip("perf is not installed")
     folder = tmp_path_factory.mktemp("perf")
     trace, data = folder / "a.wake", folder / "perf.data"
-    perf = ["perf", "sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", data]
-    run = [*WAKESCOPE, "record", "-o", trace, "--", *perf, "--", "hackbench", "-g", "2", "-l", "1500"]
+    beside = [perf, "sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", data]
+    run = [*WAKESCOPE, "record", "-o", trace, "--", *beside, "--", "hackbench", "-g", "2", "-l", "1500"]
     subprocess.run(run, check=True, capture_output=True)
     return Trace.open(trace), data
 
 
 def perf_waits(data):
     """Each run of a task that timehist gives a scheduling delay: pid, run_ts and wait (ns, to a microsecond)."""
-    text = subprocess.run(["perf", "sched", "timehist", "-i", data], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run(
+        [host.perf(), "sched", "timehist", "-i", data], check=True, capture_output=True, text=True
+    ).stdout
     rows = []
     for seconds, micros, pid, delay, ran in (m.groups() for m in map(TIMEHIST.match, text.splitlines()) if m):
         out = int(seconds) * 10**9 + int(micros) * 1000
@@ -78,7 +78,7 @@ def migrations(trace):
 def test_every_migration_perf_saw_is_counted(both):
     """perf throttles a tracepoint that fires in bursts, so it may have fewer, but none that is missing here."""
     trace, data = both
-    command = ["perf", "script", "-i", data, "--ns", "-F", "comm,time,event,trace"]
+    command = [host.perf(), "script", "-i", data, "--ns", "-F", "comm,time,event,trace"]
     text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     line = re.compile(r"\s*hackbench\s.*sched_migrate_task:.* pid=(\d+) prio=-?\d+ orig_cpu=(\d+) dest_cpu=(\d+)")
     seen = Counter(tuple(map(int, m.groups())) for m in map(line.match, text.splitlines()) if m)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import pytest
-from wakescope.analysis.balance import Mover, Undone, df_migrations, df_moved, df_undone, df_undone_counts
+from wakescope.analysis.balance import Mover, Undone, df_crossings, df_migrations, df_moved, df_undone, df_undone_counts
 from wakescope.schema import NumaEvent, Outcome
 from wakescope.tests.maketrace import task, topology, wake
 
@@ -52,6 +52,20 @@ def test_migrations_are_as_many_as_the_tracepoint_fired(trace):
     )
     table = df_migrations(made)
     assert table[["mover", "migrations", "llc"]].to_numpy().tolist() == [["wakeup", 2, 2]]
+
+
+def test_crossings_are_the_migrations_to_another_node(trace):
+    made = trace(
+        topology(nodes=2, cores=2),
+        meta={"start_ts": 1 * MS, "stop_ts": 9 * MS},
+        tasks=TASKS,
+        wakeups=[wake(4 * MS, 0, 1, 2, 2, 1, wakee_cpu=2), wake(5 * MS, 0, 1, 3, 1, 0, wakee_cpu=1)],
+        migrations=[migrate(2 * MS, 2, 0, 0, 2), migrate(6 * MS, 2, 90, 1, 3), migrate(7 * MS, 99, 0, 1, 3)],
+    )
+    assert df_crossings(made).drop(columns="code").to_numpy().tolist() == [
+        ["b:2", 1.0, "balance", 0, 1], ["b:2", 3.0, "wakeup", 1, 0], ["b:2", 5.0, "stopper", 0, 1],
+    ]  # fmt: skip
+    assert df_crossings(made, task="c").empty
 
 
 def test_what_undid_a_wakeup(trace):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import numpy as np
-from wakescope.analysis.fights import df_delay_retry, df_fights
+from wakescope.analysis.fights import df_delay_retry, df_fight_sums, df_fights
 from wakescope.schema import NumaEvent
 from wakescope.tests.maketrace import task, topology, wake
 
@@ -48,11 +48,15 @@ def test_a_pull_taken_back_is_a_cycle(trace):
     assert fights[["home_nid", "pulled_nid"]].to_numpy().tolist() == [[1, 0], [1, 0]]
     assert len(df_fights(made, within_ms=2000)) == 3
     assert df_fights(made, task="a").empty
+    sums = df_fight_sums(made, within_ms=2000).set_index("mover")
+    assert sums.loc["numa", ["task", "cycles", "unclean", "held_ms", "faults"]].tolist() == ["b:2", 1, 0, 50.0, 1.0]
+    assert sums["cycles"].to_dict() == {"numa": 1, "balance": 1, "stopper": 1}
 
 
 def test_faults_are_unknown_where_none_are_recorded(trace):
     made = trace(topology(**MACHINE), tasks=TASKS, wakeups=[pull(100 * MS)], migrations=[back(110 * MS)])
     assert np.isnan(df_fights(made)["faults"][0])
+    assert np.isnan(df_fight_sums(made)["faults"][0])
 
 
 def test_what_a_back_off_would_have_suppressed(trace):
@@ -84,3 +88,4 @@ def test_a_wakee_without_a_preferred_node_sets_no_back_off(trace):
 
 def test_an_empty_trace(trace):
     assert df_fights(trace()).empty
+    assert df_fight_sums(trace()).empty

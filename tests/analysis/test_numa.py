@@ -8,6 +8,7 @@ from wakescope.analysis.numa import (
     df_observations,
     df_preferred,
     df_retries,
+    df_searches,
     df_vmstat,
     interval,
 )
@@ -132,6 +133,33 @@ def test_vmstat_as_the_posted_tables_have_it(trace):
     assert df_vmstat(trace(meta={"vmstat": {"before": {}, "after": {}}})).empty
 
 
-@pytest.mark.parametrize("function", [df_observations, df_attempts, df_retries, df_preferred, df_numa_events])
+def test_searches_by_node(trace):
+    def find(ts, nid, cpu, other=0, imp=0):
+        more = {"dst_nid": nid, "dst_pid": other, "task_imp": imp, "group_imp": -imp}
+        return event(ts, 2, NumaEvent.FIND, 25, 25 + RULE, nid=1, src=0, dst=cpu, **more)
+
+    made = trace(
+        topology(**MACHINE),
+        tasks=TASKS,
+        numa=[
+            find(10, 1, -1, imp=300),
+            find(20, 1, 2, imp=500),
+            event(21, 2, NumaEvent.MOVE, 25, 25 + RULE, nid=1),
+            find(30, 1, 3, other=1, imp=400),
+            find(40, 0, 3, imp=7),  # the best place is still that of the search before
+        ],
+    )
+    assert df_searches(made).to_numpy().tolist() == [
+        ["b:2", 1, 3, 3, 1, 1, 400.0, -400.0],
+        ["b:2", 0, 1, 0, 0, 0, 7.0, -7.0],
+    ]
+    assert df_searches(made, task="a").empty
+    assert df_numa_events(made)["event"].tolist() == ["move"]  # a search moves nothing
+    assert df_attempts(made)["result"].tolist() == [int(Result.MOVE)]
+
+
+@pytest.mark.parametrize(
+    "function", [df_observations, df_attempts, df_retries, df_preferred, df_numa_events, df_searches]
+)
 def test_an_empty_trace(trace, function):
     assert function(trace(numa=[])).empty

@@ -60,6 +60,16 @@ def test_a_section_without_its_table_says_so_and_is_refused_when_asked_for(tmp_p
         build_report(lacking, ["latency"])
 
 
+@pytest.mark.parametrize(("tier", "odd"), [("decision", True), ("tracepoint", False)])
+def test_flips_left_unchanged_are_odd_only_where_placement_is_known_to_have_run(trace, tier, odd):
+    quiet = {"waker_last_wakee": 2, "waker_decay_ts": 1_000_000, "llc_size": 2}
+    wakeups = [wake(10 * i, 0, 1, 2, 0, 0, **quiet) for i in range(100)]
+    wakeups[50]["waker_last_wakee"] = wakeups[51]["waker_last_wakee"] = 9  # the wakeup of 2 did not note it
+    report = build_report(trace(meta={"tier": tier}, tasks=[task(1), task(2)], wakeups=wakeups), ["flips"])
+    assert report.to_json()["sections"]["flips"]["check"][2] == {"check": "unchanged", "wakeups": 1, "share": 0.01}
+    assert any("should have run" in f.text for f in report.odd) == odd
+
+
 def test_unknown_section_and_task_are_usage_errors(nasty):
     with pytest.raises(UsageError, match="no section 'colour'"):
         build_report(nasty, ["colour"])

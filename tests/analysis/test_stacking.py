@@ -79,6 +79,21 @@ def test_a_waker_that_did_not_sleep(trace):
     assert (row["on_waker"], row["awake"], row["sync_awake"], row["ran_on_p50"]) == (3, 1, 1, 1.6)
 
 
+def test_what_a_waker_that_did_not_sleep_cost(trace):
+    def run(ts, wait, chosen, on_rq):
+        wakeup = wake(ts, 0, 1, 2, 1, chosen, has_masks=2, idle=mask([1]))
+        out = [switch(ts + wait, 0, 1, 2, on_rq), switch(ts + wait + 10, 0, 2, 1)] if chosen == 0 else []
+        return wakeup, out or [switch(ts + wait, 1, 0, 2), switch(ts + wait + 10, 1, 2, 0)]
+
+    parts = [run(10_000, 7000, 0, 1), run(30_000, 3000, 0, 0), run(50_000, 1000, 1, 0)]
+    made = trace(
+        topology(cores=2), tasks=TASKS, wakeups=[w for w, _ in parts], switches=[s for _, p in parts for s in p]
+    )
+    row = df_stacking_pairs(made).iloc[0]
+    assert row[["stacked", "on_waker", "awake"]].tolist() == [2, 2, 1]
+    assert row[["awake_p50", "other_p50", "awake_cost_ms", "cost_ms"]].tolist() == [7.0, 1.0, 0.006, 0.008]
+
+
 def test_sync_is_known_only_where_flags_are():
     flags = np.array([NEVER, 0x10, 0x8, 0x1, 0x10], np.uint32)
     sd_flag = np.array([0, 0, 0, 0x10, 0x10], np.uint32)

@@ -49,6 +49,20 @@ def test_code_is_kept_in_the_directory_asked_for(tmp_path):
     assert list(tmp_path.glob("model-*/*/flips.record_wakee*.nbi"))
 
 
+def test_code_that_nobody_used_for_long_goes(tmp_path):
+    old, recent, other = tmp_path / "model-0", tmp_path / "model-1", tmp_path / "other"
+    run(SMALL, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_DISABLE_JIT="1")
+    (own,) = tmp_path.glob("model-*")
+    for directory in (old, recent, other, own):
+        (directory / "inside").mkdir(parents=True)
+    for directory in (old, other, own):
+        os.utime(directory, (0, 0))
+    run(SMALL, NUMBA_CACHE_DIR=str(tmp_path), NUMBA_DISABLE_JIT="1")
+    assert not old.exists()
+    for directory in (recent, other, own):
+        assert (directory / "inside").exists()
+
+
 def test_where_nothing_can_be_kept_it_still_runs(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from wakescope.errors import KernelError, TraceError, UsageError
+from wakescope.errors import ModelError, TraceError, UsageError
 from wakescope.model.contrast import KERNEL, OPEN_LOOP, contrast
 from wakescope.model.variants import named
 from wakescope.show_contrast import write_parquet
@@ -118,13 +118,13 @@ def test_written_out(tmp_path: Path) -> None:
 
 def test_errors(tmp_path: Path) -> None:
     trace = traced(tmp_path)
-    with pytest.raises(UsageError, match="no patch"):
+    with pytest.raises(ModelError, match="no patch"):
         named("own+bogus", trace.meta)
     with pytest.raises(UsageError, match="twice"):
         contrast(trace, policies(trace, "own", "own"))
-    with pytest.raises(UsageError, match="nak-affine-shared needs"):
+    with pytest.raises(ModelError, match="nak-affine-shared needs"):
         named("own+nak-affine+nak-affine-shared", trace.meta)
-    with pytest.raises(KernelError):
+    with pytest.raises(ModelError):
         named("3.0", trace.meta)
     with pytest.raises(TraceError, match="HZ"):
         contrast(traced(tmp_path / "no-hz", hz=0), policies(trace, "own"))

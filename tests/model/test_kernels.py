@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from wakescope.errors import KernelError
+from wakescope.errors import ModelError
 from wakescope.model.kernels import CHANGES, kernel, known, policy_for, stable_release
 from wakescope.model.policy import AffineCount, Policy, PropClock, RecentUsed, Scan, SchedIdle
 
@@ -37,7 +37,7 @@ def test_a_series_is_its_newest_release():
 @pytest.mark.parametrize("release", ["4.9", "5.11", "5.12.3", "9.0", "next", "6.x", "6.1.0-57-amd64"])
 def test_releases_that_are_not_modelled(release):
     assert not known(release)
-    with pytest.raises(KernelError):
+    with pytest.raises(ModelError):
         kernel(release)
 
 
@@ -57,6 +57,8 @@ def test_stable_release():
     assert stable_release("6.1.0-57-amd64", DEBIAN) == ("6.1.192", [])
     assert stable_release("6.12.118+deb13-amd64", "#1 SMP") == ("6.12.118", [])
     assert stable_release("6.18.44", "#2 SMP") == ("6.18.44", [])
+    ubuntu = "#149~20.04.1-Ubuntu SMP Wed Apr 16 2025 (Ubuntu 5.15.0-139.149~20.04.1-generic 5.15.178)"
+    assert stable_release("5.15.0-139-generic", ubuntu) == ("5.15.178", [])
     release, unseen = stable_release("6.8.0-45-generic", "#45-Ubuntu SMP")
     assert release == "6.8"
     assert "newest of 6.8" in unseen[0]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from wakescope.errors import KernelError
+from wakescope.errors import ModelError
 from wakescope.model.affine import Affine
 from wakescope.model.captured import captured
 from wakescope.model.idle import Path
@@ -26,8 +26,8 @@ def test_releases():
         assert known(release)
     assert kernel("4.12.0") == kernel("4.12.3") == V4_12
     assert kernel("4.12.4") == kernel("4.12") == kernel("4.13")
-    for release in ("4.4", "4.9", "4.17", "5.4", "4.12.x"):
-        with pytest.raises(KernelError):
+    for release in ("4.4", "4.9", "4.17", "5.0", "4.12.x"):
+        with pytest.raises(ModelError):
             kernel(release)
 
 
@@ -41,6 +41,7 @@ FEATURES = [
     ("4.15", (0, 0, 0, 0, 1, 3)),
     ("4.16", (0, 0, 0, 0, 1, 0)),
     ("4.19", (0, 0, 0, 0, 0, 0)),
+    ("5.4", (0, 0, 0, 0, 0, 0)),
     ("5.10", (0, 0, 0, 0, 0, 0)),
 ]
 
@@ -188,6 +189,34 @@ def test_no_recent_cpu_before_4_16_and_no_kthread_rule_before_5_6():
 def test_sched_idle_cpus_are_busy_before_5_4():
     assert decide(kernel("4.19"), sched_idle=[2], this_load=9000, wake_flags=0)["path"] == Path.FALLBACK_TARGET
     assert decide(kernel("5.10"), sched_idle=[2], this_load=9000, wake_flags=0)["path"] == Path.TARGET
+
+
+def test_5_4_scans_for_idle_cpus_first_and_forgets_a_sched_idle_one_if_the_scan_was_whole():
+    given = {"prev": 5, "prev_load": 0, "wake_flags": 0, "this_avg_idle": 5120}
+    machine = topology(nodes=2, cores=4)  # no SMT, or the siblings would be searched last
+    far, near = {"this_avg_scan_cost": 0}, {"this_avg_scan_cost": 999}  # all four CPUs, or three of them
+    assert decide(kernel("5.4"), machine, sched_idle=[6], idle=[7], **given, **far)["cpu"] == 7
+    assert decide(kernel("5.4"), machine, sched_idle=[6, 7], **given, **far)["path"] == Path.FALLBACK_TARGET
+    assert decide(kernel("5.4"), machine, sched_idle=[6, 7], **given, **near)["cpu"] == 6
+    assert decide(kernel("5.10"), machine, sched_idle=[6], idle=[7], **given, **far)["cpu"] == 6
+    assert decide(kernel("5.4"), machine, sched_idle=[5], idle=[6], **given, **far)["cpu"] == 5  # prev: either will do
+
+
+def test_5_4_takes_an_idle_sibling_before_a_sched_idle_one():
+    machine = topology(nodes=2, cores=1, threads=4)
+    given = {"prev": 4, "prev_load": 0, "wake_flags": 0, "this_avg_idle": 0, "this_avg_scan_cost": 9999}
+    given |= {"allowed": [0, 1, 4, 5, 6, 7], "recent_used_cpu": 0}
+    found = decide(kernel("5.4") | {"sis_avg_cpu": 1}, machine, sched_idle=[5], idle=[6], **given)
+    assert (found["cpu"], found["path"]) == (6, Path.SMT)
+    assert decide(kernel("5.4") | {"sis_avg_cpu": 1}, machine, sched_idle=[5], **given)["cpu"] == 5
+    assert decide(kernel("5.10") | {"sis_avg_cpu": 1}, machine, sched_idle=[5], idle=[6], **given)["cpu"] == 5
+
+
+def test_5_4_compares_the_runnable_loads_that_its_traces_have():
+    found = captured(kernel("5.4"), kernel("5.4"))
+    assert not found.forget
+    assert not found.notes
+    assert "this_load" in captured(kernel("5.10"), kernel("5.4")).forget
 
 
 def read(policy, own, approximate=False, **given):

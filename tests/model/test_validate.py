@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from wakescope.errors import KernelError, TraceError
+from wakescope.errors import ModelError, TraceError
 from wakescope.model.kernels import kernel
 from wakescope.model.replay import replay
 from wakescope.model.validate import Share, validate, wilson
@@ -101,7 +101,7 @@ def test_what_cannot_be_validated(tmp_path):
     with pytest.raises(TraceError, match="no wakeups"):
         validate(empty)
     unknown = make_trace(tmp_path / "b.wake", {"wakeups": decision()}, BOX, kernel="4.4.1")
-    with pytest.raises(KernelError, match="not modelled"):
+    with pytest.raises(ModelError, match="not modelled"):
         validate(unknown)
 
 

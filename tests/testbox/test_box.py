@@ -34,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("qemu-system-x86_64"), reason="no QEMU on this host"),
 ]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(wakescope.__file__).parents[1])}
-LINE = [sys.executable, "-m", "wakescope.testbox"]
+LINE = [sys.executable, "-m", "wakescope", "box"]
 
 
 @pytest.fixture(scope="session")
@@ -179,6 +179,35 @@ def test_a_feature_the_kernel_lacks_is_said() -> None:
     assert done.returncode == 9
     assert done.stdout == ""
     assert "NO_SUCH: this kernel has no such feature; it has PLACE_LAG" in done.stderr
+
+
+UDEVD = ("/lib/systemd/systemd-udevd", "/usr/lib/systemd/systemd-udevd", "/sbin/udevd")
+
+
+@pytest.mark.skipif(
+    not shutil.which("vng", path=f"{os.environ['PATH']}:{Path(sys.executable).parent}")
+    or not any(Path(path).exists() for path in UDEVD)
+    or not shutil.which("modprobe", path="/sbin:/usr/sbin"),
+    reason="virtme-ng, or udev and kmod, which it needs, are not on this host",
+)
+def test_through_virtme_ng_a_box_is_the_same(tmp_path: Path) -> None:
+    script = """
+        printf '%s\\n' "$@"; echo complaint >&2
+        cat /proc/sys/kernel/sched_schedstats
+        cat /sys/devices/system/cpu/cpu5/topology/thread_siblings_list
+        cat /sys/devices/system/node/node1/distance
+        grep -o NO_SIS_UTIL /sys/kernel/debug/sched/features
+        echo brought back > /out/file; touch /new-file
+        exit 42
+    """
+    words = ["a b", "$(reboot)", "it's"]
+    options = ["--via", "vng", "--distance", "21", "--features", "NO_SIS_UTIL", "--sysctl", "kernel.sched_schedstats=1"]
+    done = run(*options, "--out", str(tmp_path / "out"), "--", "sh", "-c", script, "sh", *words)
+    assert done.returncode == 42, done.stderr
+    assert done.stdout.splitlines() == [*words, "1", "4-5", "21 10", "NO_SIS_UTIL"]
+    assert "complaint" in done.stderr
+    assert (tmp_path / "out/file").read_text() == "brought back\n"
+    assert not Path("/new-file").exists()
 
 
 def emulators(parent: int) -> list[int]:

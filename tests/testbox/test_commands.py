@@ -15,10 +15,10 @@ from wakescope.testbox.apt import Deb, Offer
 
 
 def box(*words: str, cache: Path) -> subprocess.CompletedProcess[str]:
-    """Run `python -m wakescope.testbox` with a cache of the test's own."""
+    """Run `wakescope box` with a cache of the test's own."""
     package = str(Path(wakescope.__file__).parents[1])
     environment = {**os.environ, "PYTHONPATH": package, "XDG_CACHE_HOME": str(cache), "COLUMNS": "120"}
-    line = [sys.executable, "-m", "wakescope.testbox", *words]
+    line = [sys.executable, "-m", "wakescope", "box", *words]
     return subprocess.run(line, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL, check=False)
 
 

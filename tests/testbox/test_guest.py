@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from wakescope.errors import UsageError
 from wakescope.testbox.guest import (
@@ -30,6 +30,7 @@ BOX = Box(KERNEL, parse("2s2c2t"), ("true",))
 WORDS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=0), min_size=1, max_size=5)
 
 
+@settings(deadline=None)  # each starts a process
 @given(WORDS)
 def test_a_command_gets_its_words_as_they_were_given(words: list[str]) -> None:
     script = command_script(replace(BOX, command=("printf", "%s\\0", *words)))

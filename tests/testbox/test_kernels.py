@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from wakescope.errors import OutputError
 from wakescope.testbox import kernels
 from wakescope.testbox.apt import ArchiveError, Deb, Offer
 from wakescope.testbox.kernels import (
@@ -64,7 +65,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Suites that offer OFFERS, whose packages are built when they are downloaded; the releases downloaded."""
     downloaded: list[str] = []
 
-    def build(deb: Deb, folder: Path) -> Path:
+    def build(deb: Deb, folder: Path, say: object) -> Path:
         release = deb.name.removeprefix("linux-image-")
         downloaded.append(release)
         tree = tmp_path / "trees" / release
@@ -74,8 +75,9 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (tree / "DEBIAN/control").write_text(
             f"Package: {deb.name}\nVersion: 1\nArchitecture: amd64\nMaintainer: t <t@t>\nDescription: t\n"
         )
-        subprocess.run(["dpkg-deb", "--build", tree, folder / "k.deb"], check=True, capture_output=True)
-        return folder / "k.deb"
+        package = folder / f"{deb.name}.deb"
+        subprocess.run(["dpkg-deb", "--build", tree, package], check=True, capture_output=True)
+        return package
 
     monkeypatch.setattr(kernels, "all_offers", lambda folder, say: (OFFERS, {"sid": "it is away"}))
     monkeypatch.setattr(kernels, "download", build)
@@ -91,6 +93,7 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         ("6.1.192-3", True),
         ("6.1.0-57-amd64", True),
         ("linux-image-6.1.0-57-amd64", True),
+        ("linux-image-unsigned-6.1.0-57-amd64", True),
         ("6.12", False),
         ("6.1.19", False),
         ("6.", False),
@@ -170,7 +173,7 @@ def test_a_cached_match_is_preferred_to_a_newer_one(packages: list[str]) -> None
 
 @needs_dpkg
 def test_a_kernel_appears_only_when_whole(packages: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(deb: Deb, folder: Path) -> Path:
+    def fail(deb: Deb, folder: Path, say: object) -> Path:
         raise ArchiveError("the line went dead")
 
     with monkeypatch.context() as broken:
@@ -179,6 +182,24 @@ def test_a_kernel_appears_only_when_whole(packages: list[str], cache: Path, monk
             fetch("5.10", lambda _: None)
     assert cached() == []
     assert fetch("5.10", lambda _: None).number == (5, 10, 262)
+
+
+@needs_dpkg
+def test_a_package_that_cannot_be_unpacked_is_kept_and_said(
+    packages: list[str], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the disk is full: the download is not to be had again."""
+
+    def broken(deb: Deb, folder: Path, say: object) -> Path:
+        (folder / "k.deb").write_bytes(b"no package")
+        return folder / "k.deb"
+
+    monkeypatch.setattr(kernels, "download", broken)
+    with pytest.raises(OutputError, match=r"cannot unpack k\.deb"):
+        fetch("5.10", lambda _: None)
+    assert cached() == []
+    assert [path.name for path in (cache / "debs").iterdir()] == ["k.deb"]
+    assert not list((cache / "kernels").glob("*.new"))
 
 
 def test_a_kernel_that_nobody_has_is_said_with_what_could_not_be_asked(packages: list[str]) -> None:

@@ -21,7 +21,7 @@ FILES = {name: f"/dev/fd/{number}" for number, name in enumerate(["initrd", "con
 
 @pytest.fixture(autouse=True)
 def _programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: f"/usr/bin/{name}")
 
 
 def after(line: list[str], option: str) -> list[str]:
@@ -48,7 +48,7 @@ def test_a_comma_in_outs_path_is_doubled(tmp_path: Path) -> None:
 
 
 def test_a_missing_program_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name, path=None: None)
     with pytest.raises(BoxSetupError, match="qemu-system-x86"):
         qemu.arguments(BOX, "tcg", FILES)
     with pytest.raises(BoxSetupError, match="virtme-ng"):

@@ -89,6 +89,12 @@ def test_a_list_of_cpus_is_read_back(cpus: set[int]) -> None:
     assert parse_cpus(",".join(map(str, cpus)), 64) == tuple(sorted(cpus))
 
 
+@pytest.mark.parametrize("text", ["9", "8-9", "0-7", "1-99999999999", "3-1", "a", "1-", "-1"])
+def test_cpus_that_there_are_not_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_cpus(text, 8)
+
+
 def test_dies_are_llcs() -> None:
     assert smp(parse("1s4c2t", llcs=2)) == "8,sockets=1,dies=2,cores=2,threads=2"
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The loader bcc on stock kernels in the box: record for record what libbpf says, and recording where BTF is hidden.
-
-Emulation on one thread has no two CPUs run at once: only where another CPU's turn fell between the two loaders' looks
-(bcc_pairs.py, PROMPT) should they see different things. Everywhere else few records may differ, in what moves.
-"""
+"""The loader bcc on stock kernels in the box: record for record what libbpf says, and recording where BTF is hidden."""
 
 import json
 import os
@@ -20,6 +16,8 @@ from wakescope.testbox.kernels import find
 from wakescope.trace import Trace
 from wakescope.tracers import bcc, bcc_headers
 
+from .bcc_pairs import agree
+
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(wakescope.__file__).parents[1])}
 
@@ -28,18 +26,10 @@ pytestmark = [
     pytest.mark.skipif(not shutil.which("qemu-system-x86_64"), reason="no QEMU on this host"),
 ]
 
-# What another CPU can change between the two loaders' looks, however short the time.
-MOVING = {"this_load", "prev_load", "wakee_load", "wakee_h_load", "waker_h_load", "wakee_util", "this_capacity"}
-MOVING |= {"prev_capacity", "this_nr_running", "prev_nr_running", "this_h_nr_queued", "this_h_nr_runnable"}
-MOVING |= {"idle", "idle_exit", "sched_idle", "sched_idle_exit", "this_load_exit", "prev_load_exit"}
-MOVING |= {"this_nr_running_exit", "prev_nr_running_exit", "this_has_idle_cores", "prev_has_idle_cores"}
-MOVING |= {"this_has_idle_cores_exit", "prev_has_idle_cores_exit", "this_nr_idle_scan", "prev_nr_idle_scan"}
-MOVING |= {"this_nr_idle_scan_exit", "prev_nr_idle_scan_exit", "this_avg_idle", "this_avg_scan_cost"}
-
 SCRIPT = """
 set -e
 cd /out
-python bcc_pairs.py --decision hackbench -g 2 -l $1 > pairs.json
+python bcc_pairs.py --decision --20000 hackbench -g 2 -l $1 > pairs.json
 python -m wakescope topology --json > topology.json
 python keep_types.py
 mount -t tmpfs none /sys/kernel/btf
@@ -56,7 +46,7 @@ dwarf._keep(dwarf._notes_build_id(dwarf.NOTES.read_bytes()), types)
 """
 
 
-@pytest.fixture(scope="module", params=[("6.1", 100), ("6.12", 1200)], ids=lambda p: p[0])
+@pytest.fixture(scope="module", params=[("6.1", 50), ("6.12", 300)], ids=lambda p: p[0])
 def out(request, tmp_path_factory):
     """What SCRIPT left behind in a box of one kernel."""
     name, messages = request.param
@@ -75,7 +65,7 @@ def out(request, tmp_path_factory):
     (folder / "keep_types.py").write_text(KEEP_TYPES)
     script = SCRIPT.replace("python ", f"{sys.executable} ").replace("$1", str(messages))
     script = f"export PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])}\n{script}"
-    box = [sys.executable, "-m", "wakescope.testbox", "run", "--kernel", name, "--out", str(folder), "--timeout", "900"]
+    box = [sys.executable, "-m", "wakescope", "box", "run", "--kernel", name, "--out", str(folder), "--timeout", "900"]
     done = subprocess.run(
         [*box, "--", "sh", "-c", script], capture_output=True, text=True, env=ENVIRONMENT, check=False
     )
@@ -86,15 +76,7 @@ def out(request, tmp_path_factory):
 def test_both_loaders_say_the_same_of_every_decision(out):
     said = json.loads((out / "pairs.json").read_text())
     assert said["tier"] == "decision"
-    assert said["wakeups"]["alone"] == [0, 0]
-    assert said["switches"]["alone"] == [0, 0]
-    # Weaker than what is claimed: 20,000 records and no difference were asked for, and 18,712 with one prev_load
-    # differing were seen. The difference is not explained yet; docs/loaders.md has the figures of longer runs.
-    prompt = said["wakeups"]["prompt"]
-    assert prompt["count"] >= 1_000
-    assert set(prompt["fields"]) <= MOVING
-    assert sum(prompt["fields"].values()) <= prompt["count"] // 100
-    assert said["wakeups"]["decisions"]["differ"] < 0.1 * said["wakeups"]["decisions"]["count"]
+    agree(said)
 
 
 def test_a_kernel_without_btf_is_recorded_through_kept_types(out):

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wakescope.topology import Topology
-from wakescope.tracers.domains import cpu_list, mask_cpus
+from wakescope.tracers.domains import mask_cpus
+from wakescope.tracers.host import cpu_list
 
 
 @pytest.mark.parametrize(

@@ -99,3 +99,19 @@ def test_the_running_kernel_answers():
     assert {"BALANCE_FORK", "SHARE_LLC"} <= set(types.flags)
     assert 0 < types.enumerators["CPUHP_AP_ACTIVE"] < 1000
     assert types.origin == str(Path("/sys/kernel/btf/vmlinux"))
+
+
+@pytest.mark.parametrize(
+    ("series", "exec_bit", "llc_bit", "numa_bit"),
+    [((5, 3), 2, 9, 14), ((5, 7), 2, 9, 14), ((5, 8), 1, 8, 13), ((5, 9), 1, 8, 13)],
+)
+def test_domain_flags_while_they_were_macros(series, exec_bit, llc_bit, numa_bit):
+    """SD_BALANCE_EXEC, SD_SHARE_PKG_RESOURCES and SD_NUMA: 0x4, 0x200, 0x4000 in v5.4, 0x2, 0x100, 0x2000 in v5.8."""
+    flags = offsets.flags_before_5_10(series)
+    assert (flags["BALANCE_EXEC"], flags["SHARE_LLC"], flags["NUMA"]) == (exec_bit, llc_bit, numa_bit)
+    assert sorted(flags.values()) == list(range(numa_bit + 1))
+
+
+@pytest.mark.parametrize("series", [(4, 19), (5, 2), (5, 10), (6, 12)])
+def test_no_numbers_are_made_up_for_other_kernels(series):
+    assert offsets.flags_before_5_10(series) == {}

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""The command line says what is wrong with it in one line, with an exit status of its own for each kind of error."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from wakescope import errors
+from wakescope.testbox import apt, ending, initrd, kernels
+
+ROOT = Path(__file__).parent.parent
+TRACE = "tests/corpus/6.12-2s2c2t-decision-tbench.wake"
+
+
+def wakescope(*words):
+    return subprocess.run([sys.executable, "-m", "wakescope", *words], capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (["nonsense"], 2, "nonsense"),
+        (["--nonsense"], 2, "--nonsense"),
+        (["record", "--tier"], 2, "--tier"),
+        (["record", "--duration", "0"], 2, "--duration"),
+        (["record", "--duration", "soon"], 2, "--duration"),
+        (["validate"], 2, "TRACE"),
+        (["validate", TRACE, "more"], 2, "more"),
+        (["validate", TRACE, "--min", "101"], 2, "--min 101"),
+        (["box", "run"], 2, "wakescope box run --help"),
+        (["box", "run", "--memory", "much", "--", "true"], 2, "--memory"),
+        (["box", "run", "--via", "air", "--", "true"], 2, "--via"),
+        (["validate", TRACE, "--policy", "3.1"], 12, "not modelled"),
+        (["validate", TRACE, "--policy", "6.12+nonsense"], 12, "no patch nonsense"),
+        (["info", "nothing.wake"], 3, "does not exist"),
+    ],
+)
+def test_an_error_is_one_line(words, status, said):
+    done = wakescope(*words)
+    assert done.returncode == status
+    assert done.stderr.startswith("wakescope: ")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_reader_that_goes_away_is_no_fault():
+    reading, writing = os.pipe()
+    os.close(reading)
+    line = [sys.executable, "-m", "wakescope", "patches"]
+    done = subprocess.run(line, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT)
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize("words", [[], ["box"]])
+def test_without_a_command_the_help_is_shown(words):
+    done = wakescope(*words)
+    assert done.returncode == 2
+    assert "Usage" in done.stdout
+    assert done.stderr == ""
+
+
+def test_a_share_below_min_is_told_from_a_fault():
+    """The corpus has raced decisions, but every exact one agrees; of another kernel's they cannot all."""
+    assert wakescope("validate", TRACE, "--min", "100").returncode == 0
+    done = wakescope("validate", TRACE, "--policy", "4.2", "--min", "100")
+    assert done.returncode == 10
+    assert done.stderr.startswith("wakescope: below --min 100")
+
+
+def kinds():
+    """Every error class by name."""
+    found = [errors.WakescopeError]
+    for kind in found:
+        found += kind.__subclasses__()
+    return found[1:]
+
+
+def test_each_kind_of_error_has_a_status_of_its_own_that_docs_name():
+    assert {apt.ArchiveError, ending.GuestDiedError, initrd.BoxSetupError, kernels.NoKernelError} <= set(kinds())
+    codes = [kind.exit_code for kind in kinds()]
+    assert len(set(codes)) == len(codes)
+    rows = re.findall(r"^\| ([\d, ]+) \|", (ROOT / "docs/exit-status.md").read_text(), re.MULTILINE)
+    assert set(codes) <= {int(code) for row in rows for code in row.split(",")}
