@@ -21,10 +21,10 @@ from .kernels import policy_for
 from .loads import NONE, Loads, find_loads
 from .policy import Policy, Scan
 from .reasons import Reason, Source
-from .replay import RESULT, Certainty, decide
+from .replay import RESULT, Certainty, decide, decide_new
 from .select import select_task_rq_fair
-from .topo import SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu, machine
-from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, scratch
+from .topo import SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu, groups, machine
+from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, new, scratch
 
 MISSED = {
     Doubt.SYNC: "whether it is a sync wakeup (wake_flags)",
@@ -55,8 +55,13 @@ class Explanation:
         self.topology = topology
         self.w: Wakeup = scratch(topology)
         plain(fill)(self.w, row, self.policy, self.machine)
-        plain(find_loads)(self.w, loads.find(np.array([row])), 0)
         self.result: Any = np.zeros(1, RESULT)[0]
+        self.calls: list[tuple[Asked, int, int]] = []
+        if plain(new)(row):
+            plain(find_loads)(self.w, loads.find(np.array([row])), 0)
+            self.groups = groups(topology)
+            plain(decide_new)(self.policy, self.machine, self.groups, self.w, int(row["chosen_cpu"]), self.result)
+            return
         plain(decide)(self.policy, self.machine, self.w, hz, int(row["chosen_cpu"]), self.result)
         self.w.answers = self.w.calls = 0
         plain(select_task_rq_fair)(self.policy, self.machine, self.w, hz)  # the trail of the first try
@@ -66,8 +71,9 @@ class Explanation:
         """The chain, in the order the kernel comes to it."""
         chain = [self._wakeup()]
         if self.w.sd_flag != SD_BALANCE_WAKE:
-            path = Path(self.result["path"])
-            return [*chain, *idlest_reasons(self.policy, self.machine, self.w, path), *self._missed()]
+            where = (self.machine, self.groups)
+            steps = idlest_reasons(self.policy, *where, self.w, Path(self.result["path"]))
+            return [*chain, *steps, *self._missed()]
         if self.result["path"] == Path.CURRENT_CPU:
             return [*chain, Reason("select_task_rq_fair", "WF_CURRENT_CPU: the waking CPU", Source.DERIVED)]
         chain += self._flips()

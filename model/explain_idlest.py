@@ -8,7 +8,7 @@ from .idle import Path
 from .idlest import NO_GROUP, GroupType, Rule, Stats, update_sg_wakeup_stats
 from .policy import NumaSpare, Policy
 from .reasons import Reason, Source
-from .topo import Machine, cpumask_intersects, cpumask_test_cpu
+from .topo import Groups, Machine, cpumask_intersects, cpumask_test_cpu
 from .wakeup import UNKNOWN, Wakeup
 
 RULES = {
@@ -42,7 +42,7 @@ PICKS = {
 }
 
 
-def idlest_reasons(policy: Policy, machine: Machine, w: Wakeup, path: Path) -> list[Reason]:
+def idlest_reasons(policy: Policy, machine: Machine, groups: Groups, w: Wakeup, path: Path) -> list[Reason]:
     """The steps that find_idlest_cpu noted in w: at each domain what its groups were and which rule decided.
 
     Which CPU a group is entered at is told by its last pick alone, path.
@@ -56,29 +56,31 @@ def idlest_reasons(policy: Policy, machine: Machine, w: Wakeup, path: Path) -> l
     steps = [tuple(int(value) for value in step) for step in w.steps[: w.nr_steps]]
     chain = []
     for cpu, level, group, rule, new_cpu in steps:
-        chain += _group(policy, machine, w, cpu, level, Rule(rule))
+        chain += _group(policy, machine, groups, w, cpu, level, Rule(rule))
         if group != NO_GROUP:
             last = new_cpu == steps[-1][4]
             why = f": {PICKS[path]}" if last and path in PICKS else ""
-            text = f"CPU {new_cpu} of {_span(machine, group)}{why}"
+            text = f"CPU {new_cpu} of {_span(groups, group)}{why}"
             chain.append(Reason("find_idlest_group_cpu", text, Source.DERIVED))
     return chain
 
 
-def _group(policy: Policy, machine: Machine, w: Wakeup, cpu: int, level: int, rule: Rule) -> list[Reason]:
+def _group(
+    policy: Policy, machine: Machine, groups: Groups, w: Wakeup, cpu: int, level: int, rule: Rule
+) -> list[Reason]:
     """What was found of each group of a domain of a CPU, and the verdict."""
     chain = machine.cpus[cpu]
     pct, first = int(chain.sd_pct[level]), int(chain.sd_ring[level])
     found: list[tuple[int, Stats]] = []
-    for group in machine.rings[first : first + int(chain.sd_groups[level])].tolist():
-        if plain(cpumask_intersects)(machine.groups[group].span, w.allowed):
-            found.append((group, plain(update_sg_wakeup_stats)(policy, machine, w, group, pct)))
-    local = [group for group, _ in found if plain(cpumask_test_cpu)(cpu, machine.groups[group].span)]
-    said = [f"{_span(machine, group)} {_stats(stats)}" for group, stats in found]
+    for group in groups.rings[first : first + int(chain.sd_groups[level])].tolist():
+        if plain(cpumask_intersects)(groups.sgs[group].span, w.allowed):
+            found.append((group, plain(update_sg_wakeup_stats)(policy, groups, w, group, pct)))
+    local = [group for group, _ in found if plain(cpumask_test_cpu)(cpu, groups.sgs[group].span)]
+    said = [f"{_span(groups, group)} {_stats(stats)}" for group, stats in found]
     facts = _facts(found, local)
     numa = NUMA[NumaSpare(policy.numa_spare)].format(imb=int(chain.sd_imb[level]), **facts)
     there = facts.pop("there")
-    text = RULES[rule].format(pct=pct, numa=numa, there=_span(machine, int(there)), **facts)
+    text = RULES[rule].format(pct=pct, numa=numa, there=_span(groups, int(there)), **facts)
     name = f"level {level} of CPU {cpu}"
     return [
         Reason("update_sg_wakeup_stats", f"{name}: {'; '.join(said)}", Source.MEASURED),
@@ -115,7 +117,7 @@ def _stats(stats: Stats) -> str:
     return f"{text}, util {stats.util} of {stats.capacity if stats.capacity != UNKNOWN else 'unknown'}"
 
 
-def _span(machine: Machine, group: int) -> str:
-    span = machine.groups[group].span
-    cpus = [str(cpu) for cpu in range(len(machine.cpus)) if plain(cpumask_test_cpu)(cpu, span)]
+def _span(groups: Groups, group: int) -> str:
+    span = groups.sgs[group].span
+    cpus = [str(cpu) for cpu in range(64 * len(span)) if plain(cpumask_test_cpu)(cpu, span)]
     return "{" + ",".join(cpus) + "}"

@@ -14,7 +14,7 @@ from .compiled import compiled
 from .idle import Path, sched_idle_cpu
 from .loads import Changed
 from .policy import Idlest, NumaSpare, Policy
-from .topo import SD_BALANCE_EXEC, SD_NUMA, Machine, cpumask_intersects, cpumask_test_cpu, cpumask_weight_and
+from .topo import SD_BALANCE_EXEC, SD_NUMA, Groups, Machine, cpumask_intersects, cpumask_test_cpu, cpumask_weight_and
 from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
 
 SCALE = 1024  # SCHED_CAPACITY_SCALE, and scale_load_down(NICE_0_LOAD)
@@ -76,7 +76,7 @@ class Stats(NamedTuple):
 
 
 @compiled
-def find_idlest_cpu(policy: Policy, machine: Machine, w: Wakeup, level: int) -> tuple[int, Path]:
+def find_idlest_cpu(policy: Policy, machine: Machine, groups: Groups, w: Wakeup, level: int) -> tuple[int, Path]:
     """(CPU, path) from a level of w.cpu's domains on; (NO_CPU, SLOW) where a figure is missing."""
     if not cpumask_intersects(machine.cpus[w.cpu].sd_span[level], w.allowed):
         return w.prev_cpu, Path.OUTSIDE
@@ -90,12 +90,12 @@ def find_idlest_cpu(policy: Policy, machine: Machine, w: Wakeup, level: int) -> 
         if not chain.sd_flags[level] & w.sd_flag:
             level -= 1
             continue
-        group, rule = find_idlest_group(policy, machine, w, cpu, level)
+        group, rule = find_idlest_group(policy, machine, groups, w, cpu, level)
         if rule == Rule.UNKNOWN:
             either(w, Doubt.GROUPS)
             return NO_CPU, Path.SLOW
         if group != NO_GROUP:
-            new_cpu, path = find_idlest_group_cpu(policy, machine, w, group, cpu)
+            new_cpu, path = find_idlest_group_cpu(policy, groups, w, group, cpu)
         _note(w, cpu, level, group, rule, new_cpu)
         if group == NO_GROUP or new_cpu == cpu:
             level -= 1
@@ -135,12 +135,12 @@ def _look_at_group(w: Wakeup, stats: Stats) -> None:
 
 
 @compiled
-def update_sg_wakeup_stats(policy: Policy, machine: Machine, w: Wakeup, group: int, pct: int) -> Stats:
+def update_sg_wakeup_stats(policy: Policy, groups: Groups, w: Wakeup, group: int, pct: int) -> Stats:
     """The Stats of a group, its type by a domain's imbalance_pct."""
     known = 1
     load = util = runnable = running = idle_cpus = changed = 0
-    sg = machine.groups[group]
-    for cpu in range(len(machine.cpus)):
+    sg = groups.sgs[group]
+    for cpu in range(len(w.known)):
         if not cpumask_test_cpu(cpu, sg.span) or not cpumask_test_cpu(cpu, w.allowed):
             continue
         own = w.sd_flag == SD_BALANCE_EXEC and cpu == w.wakee_cpu
@@ -248,7 +248,9 @@ def _look_at_loads(w: Wakeup, one: Stats, other: Stats) -> None:
 
 
 @compiled
-def find_idlest_group(policy: Policy, machine: Machine, w: Wakeup, this_cpu: int, level: int) -> tuple[int, Rule]:
+def find_idlest_group(
+    policy: Policy, machine: Machine, groups: Groups, w: Wakeup, this_cpu: int, level: int
+) -> tuple[int, Rule]:
     """(group, rule) at one domain of this_cpu: the group to go to, or NO_GROUP to stay."""
     chain = machine.cpus[this_cpu]
     pct, count = chain.sd_pct[level], chain.sd_groups[level]
@@ -258,13 +260,13 @@ def find_idlest_group(policy: Policy, machine: Machine, w: Wakeup, this_cpu: int
     if not count or not w.figures or policy.idlest != Idlest.TYPES:
         return NO_GROUP, Rule.UNKNOWN
     for i in range(count):
-        group = machine.rings[chain.sd_ring[level] + i]
-        if not cpumask_intersects(machine.groups[group].span, w.allowed):
+        group = groups.rings[chain.sd_ring[level] + i]
+        if not cpumask_intersects(groups.sgs[group].span, w.allowed):
             continue
-        stats = update_sg_wakeup_stats(policy, machine, w, group, pct)
+        stats = update_sg_wakeup_stats(policy, groups, w, group, pct)
         if not stats.known:
             return NO_GROUP, Rule.UNKNOWN
-        if cpumask_test_cpu(this_cpu, machine.groups[group].span):
+        if cpumask_test_cpu(this_cpu, groups.sgs[group].span):
             local_group, local = group, stats
         elif update_pick_idlest(w, idlest, stats):
             idlest_group, idlest = group, stats
@@ -277,7 +279,7 @@ def find_idlest_group(policy: Policy, machine: Machine, w: Wakeup, this_cpu: int
     if local.type > idlest.type:
         return idlest_group, Rule.OTHER_TYPE
     if local.type == GroupType.HAS_SPARE:
-        rule = _by_idle_cpus(policy, machine, w, this_cpu, level, local_group, local, idlest_group, idlest)
+        rule = _by_idle_cpus(policy, machine, groups, w, this_cpu, level, local_group, local, idlest_group, idlest)
     elif local.type == GroupType.IMBALANCED:
         rule = Rule.IMBALANCE
     else:
@@ -304,6 +306,7 @@ def _by_load(policy: Policy, w: Wakeup, numa: bool, pct: int, local: Stats, idle
 def _by_idle_cpus(
     policy: Policy,
     machine: Machine,
+    groups: Groups,
     w: Wakeup,
     this_cpu: int,
     level: int,
@@ -316,16 +319,24 @@ def _by_idle_cpus(
     if machine.cpus[this_cpu].sd_flags[level] & SD_NUMA:
         if machine.cpus[this_cpu].node == w.preferred_nid:
             return Rule.PREFERRED_HERE
-        if machine.cpus[machine.groups[idlest_group].first].node == w.preferred_nid:
+        if machine.cpus[groups.sgs[idlest_group].first].node == w.preferred_nid:
             return Rule.PREFERRED_THERE
-        if _may_share_node(policy, machine, w, this_cpu, level, local_group, local, idlest):
+        if _may_share_node(policy, machine, groups, w, this_cpu, level, local_group, local, idlest):
             return Rule.NUMA_SPARE
     return Rule.LOCAL_IDLE if local.idle_cpus >= idlest.idle_cpus else Rule.OTHER_IDLE
 
 
 @compiled
 def _may_share_node(
-    policy: Policy, machine: Machine, w: Wakeup, this_cpu: int, level: int, group: int, local: Stats, idlest: Stats
+    policy: Policy,
+    machine: Machine,
+    groups: Groups,
+    w: Wakeup,
+    this_cpu: int,
+    level: int,
+    group: int,
+    local: Stats,
+    idlest: Stats,
 ) -> bool:
     """Whether the local group is to have the task by the NUMA rule, however many idle CPUs another has."""
     chain = machine.cpus[this_cpu]
@@ -340,7 +351,7 @@ def _may_share_node(
         return bool(local.running + 1 <= imb_numa_nr)
     # f5b2eeb49991, v6.0. NR_CPUS is not known, but only a task that is allowed them all is allowed more than there are.
     if w.wakee_nr_allowed <= len(machine.cpus):
-        imb_numa_nr = min(imb_numa_nr, cpumask_weight_and(machine.groups[group].span, w.allowed))
+        imb_numa_nr = min(imb_numa_nr, cpumask_weight_and(groups.sgs[group].span, w.allowed))
     imbalance = abs(local.idle_cpus - idlest.idle_cpus)
     return adjust_numa_imbalance(imbalance, local.running + 1, imb_numa_nr) == 0
 
@@ -354,19 +365,19 @@ def adjust_numa_imbalance(imbalance: int, dst_running: int, imb_numa_nr: int) ->
 
 
 @compiled
-def find_idlest_group_cpu(policy: Policy, machine: Machine, w: Wakeup, group: int, this_cpu: int) -> tuple[int, Path]:
+def find_idlest_group_cpu(policy: Policy, groups: Groups, w: Wakeup, group: int, this_cpu: int) -> tuple[int, Path]:
     """(CPU, path) in a group: one with SCHED_IDLE tasks only, else an idle one, else the least loaded.
 
     Of idle ones the one that wakes fastest, and of those the one that became idle last.
 
     Cookies of core scheduling are not captured: taken to match.
     """
-    sg = machine.groups[group]
+    sg = groups.sgs[group]
     if sg.weight == 1:
         return int(sg.first), Path.IDLEST_ONLY
     shallowest, least_loaded = NO_CPU, this_cpu
     min_exit_latency, latest_idle_timestamp, min_load = UINT_MAX, 0, -1
-    for cpu in range(len(machine.cpus)):
+    for cpu in range(len(w.known)):
         if not cpumask_test_cpu(cpu, sg.span) or not cpumask_test_cpu(cpu, w.allowed):
             continue
         if sched_idle_cpu(policy, w, cpu):

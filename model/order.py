@@ -13,9 +13,9 @@ from .flips import overlaps
 from .loads import NONE, Found, Loads, find_loads
 from .policy import Policy
 from .replay import Certainty
-from .select import select_task_rq_fair
-from .topo import Array, Machine, machine
-from .wakeup import Wakeup, as_ints, fill, scratch
+from .select import select_new, select_task_rq_fair
+from .topo import Array, Groups, Machine, groups, machine
+from .wakeup import Wakeup, as_ints, fill, new, scratch
 
 # What a program of the deep tier records. idle_cpu is not compared: available_idle_cpu may or may not call it.
 RECORDED = {
@@ -52,9 +52,9 @@ def same_calls(
     exact = np.flatnonzero((results["certainty"] == Certainty.EXACT) & whole)
     own = _key(wakeups["cpu"][exact], wakeups["seq"][exact])
     first, last = np.searchsorted(calls.key, own, "left"), np.searchsorted(calls.key, own, "right")
-    m, ints, w = machine(topology), as_ints(policy), scratch(topology)
-    found = loads.find(wakeups)
-    _compare(wakeups, exact, found, calls.asked, first, last, calls.compared, m, ints, hz, w, verdicts)
+    where = (machine(topology), groups(topology))
+    what = (loads.find(wakeups), calls.asked, first, last, calls.compared)
+    _compare(wakeups, exact, *what, *where, as_ints(policy), hz, scratch(topology), verdicts)
     return verdicts
 
 
@@ -72,6 +72,7 @@ def _compare(
     last: Array,
     compared: Array,
     machine: Machine,
+    groups: Groups,
     policy: Policy,
     hz: int,
     w: Wakeup,
@@ -80,11 +81,14 @@ def _compare(
     for i in range(len(rows)):
         row = rows[i]
         fill(w, wakeups[row], policy, machine)
-        find_loads(w, found, row)
         w.asked = 0
         w.answers = 0
         w.calls = 0
-        select_task_rq_fair(policy, machine, w, hz)
+        if new(wakeups[row]):
+            find_loads(w, found, row)
+            select_new(policy, machine, groups, w)
+        else:
+            select_task_rq_fair(policy, machine, w, hz)
         at = first[i]
         equal = True
         for call in range(w.calls):

@@ -16,9 +16,9 @@ from .compiled import compiled
 from .flickers import FLICKERED
 from .loads import NONE, Found, Loads, find_loads
 from .policy import Policy
-from .select import select_task_rq_fair
-from .topo import SD_BALANCE_WAKE, Array, Machine, Row, cpumask_test_cpu, machine
-from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, placed, scratch
+from .select import select_new, select_task_rq_fair
+from .topo import SD_BALANCE_WAKE, Array, Groups, Machine, Row, cpumask_test_cpu, groups, machine
+from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, new, placed, scratch
 
 
 class Certainty(IntEnum):
@@ -51,12 +51,22 @@ def replay(wakeups: Array, topology: Topology, policy: Policy, hz: int, loads: L
     them forks and execs are undecidable. Returns RESULT rows, (n,).
     """
     results = np.zeros(len(wakeups), RESULT)
-    _replay(wakeups, loads.find(wakeups), machine(topology), as_ints(policy), hz, scratch(topology), results)
+    where = (machine(topology), groups(topology))
+    _replay(wakeups, loads.find(wakeups), *where, as_ints(policy), hz, scratch(topology), results)
     return results
 
 
 @compiled
-def _replay(wakeups: Array, found: Found, machine: Machine, policy: Policy, hz: int, w: Wakeup, results: Array) -> None:
+def _replay(
+    wakeups: Array,
+    found: Found,
+    machine: Machine,
+    groups: Groups,
+    policy: Policy,
+    hz: int,
+    w: Wakeup,
+    results: Array,
+) -> None:
     for i in range(len(wakeups)):
         row = wakeups[i]
         result = results[i]
@@ -65,8 +75,11 @@ def _replay(wakeups: Array, found: Found, machine: Machine, policy: Policy, hz: 
         result["target"] = NO_CPU
         if placed(row):
             fill(w, row, policy, machine)
-            find_loads(w, found, i)
             decide(policy, machine, w, hz, row["chosen_cpu"], result)
+        elif new(row):
+            fill(w, row, policy, machine)
+            find_loads(w, found, i)
+            decide_new(policy, machine, groups, w, row["chosen_cpu"], result)
         else:
             result["certainty"] = Certainty.NOT_PLACED
 
@@ -111,10 +124,30 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
 
 
 @compiled
+def decide_new(policy: Policy, machine: Machine, groups: Groups, w: Wakeup, chosen: int, result: Row) -> None:
+    """Fill one RESULT row for a fork or exec, which is undecidable if anything that it needs is missing."""
+    w.asked = 0
+    w.calls = 0
+    found = select_new(policy, machine, groups, w)
+    certain = found.cpu != NO_CPU
+    result["cpu"] = found.cpu
+    result["target"] = found.target
+    result["path"] = found.path
+    result["affine"] = found.affine
+    result["wide"] = found.wide
+    result["doubt"] = w.asked
+    result["possible"] = found.cpu == chosen or not certain
+    if not certain:
+        result["certainty"] = Certainty.UNDECIDABLE
+    elif w.moved or raced(w, 0):
+        result["certainty"] = Certainty.RACED
+    else:
+        result["certainty"] = Certainty.EXACT
+
+
+@compiled
 def raced(w: Wakeup, hz: int) -> bool:
     """Whether something that was looked at differs between entry and exit, as far as both were read."""
-    if w.moved:
-        return True
     for i in range(w.calls):
         if _raced(w, w.trail[i, 0], w.trail[i, 1]):
             return True

@@ -11,7 +11,7 @@ from .flips import flips_after, wake_wide
 from .idle import Path, choose_idle_cpu, select_idle_sibling
 from .idlest import find_idlest_cpu
 from .policy import Policy
-from .topo import SD_BALANCE_WAKE, SD_WAKE_AFFINE, Machine, cpumask_test_cpu
+from .topo import SD_WAKE_AFFINE, Groups, Machine, cpumask_test_cpu
 from .wakeup import NO_CPU, UNKNOWN, Doubt, Wakeup, either
 
 
@@ -28,8 +28,6 @@ class Decision(NamedTuple):
 @compiled
 def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) -> Decision:
     """The Decision for a wakeup (v5.10 fair.c:6696 to v7.3; energy-aware placement is not modelled)."""
-    if w.sd_flag != SD_BALANCE_WAKE:
-        return _new_or_exec(policy, machine, w)
     flips, wakee_flips = flips_after(policy, w, hz)
     allowed = cpumask_test_cpu(w.cpu, w.allowed)
     if w.current_cpu and allowed:  # ab83f455f04d, v6.6
@@ -51,8 +49,10 @@ def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) ->
 
 
 @compiled
-def _new_or_exec(policy: Policy, machine: Machine, w: Wakeup) -> Decision:
-    """A fork or exec: the idlest CPU below the highest domain that asks for it, of those that do from the lowest on."""
+def select_new(policy: Policy, machine: Machine, groups: Groups, w: Wakeup) -> Decision:
+    """select_task_rq_fair for a fork or exec: find_idlest_cpu from the highest domain on that balances at it, if all
+    domains below do.
+    """
     w.moved = w.nr_steps = 0
     chain = machine.cpus[w.cpu]
     level = -1
@@ -60,7 +60,7 @@ def _new_or_exec(policy: Policy, machine: Machine, w: Wakeup) -> Decision:
         level += 1
     if level < 0:
         return Decision(w.prev_cpu, Path.NO_BALANCE, -1, Affine.NONE, w.cpu)
-    cpu, path = find_idlest_cpu(policy, machine, w, level)
+    cpu, path = find_idlest_cpu(policy, machine, groups, w, level)
     return Decision(cpu, path, -1, Affine.NONE, w.cpu)
 
 

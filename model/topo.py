@@ -6,6 +6,7 @@ Arrays of records and not objects, because compiled code passes a record as one 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ def cpu_dtype(words: int) -> np.dtype[Any]:
         ("sd_pct", "<i4", (MAX_DOMAINS,)),  # imbalance_pct
         ("sd_weight", "<i4", (MAX_DOMAINS,)),  # span_weight
         ("sd_imb", "<i4", (MAX_DOMAINS,)),  # imb_numa_nr
-        ("sd_ring", "<i4", (MAX_DOMAINS,)),  # where its groups begin in Machine.rings
+        ("sd_ring", "<i4", (MAX_DOMAINS,)),  # where its groups begin in Groups.rings
         ("sd_groups", "<i4", (MAX_DOMAINS,)),  # how many they are, 0 if they are not known
         ("sd_span", "<u8", (MAX_DOMAINS, words)),
         ("llc_span", "<u8", (words,)),  # span of sd_llc
@@ -58,7 +59,7 @@ def cpu_dtype(words: int) -> np.dtype[Any]:
 
 
 def group_dtype(words: int) -> np.dtype[Any]:
-    """One sched_group of a Machine whose masks have that many words."""
+    """One sched_group whose mask has that many words."""
     fields = [
         ("weight", "<i8"),  # group_weight
         ("first", "<i4"),  # lowest CPU of its span
@@ -73,11 +74,16 @@ class Machine(NamedTuple):
     """CPUs and scheduling domains, and the static keys that depend on them."""
 
     cpus: Array  # cpu_dtype, (n,), by CPU number
-    groups: Array  # group_dtype, (n,): every group once
-    rings: Array  # int64, (n,): numbers of groups, domain by domain in the order of their rings
     smt_active: int  # sched_smt_present: some core has more than one CPU online
     cluster_active: int  # sched_cluster_active: some domain has SD_CLUSTER
     asym_active: int  # sched_asym_cpucapacity: some domain has SD_ASYM_CPUCAPACITY
+
+
+class Groups(NamedTuple):
+    """Groups of the domains. Apart from the Machine, because every array more costs each call that takes it."""
+
+    sgs: Array  # group_dtype, (n,): every group once
+    rings: Array  # int64, (n,): their numbers, domain by domain in the order of the rings
 
 
 @compiled
@@ -147,10 +153,13 @@ def machine(topology: Topology) -> Machine:
     cpus["node"], cpus["core"] = topology.by_cpu("node"), topology.by_cpu("core")
     for cpu in range(n):
         _set_domains(cpus[cpu], topology.chain(cpu), topology.words)
+    start = 0
+    for cpu, level, ring in _rings(topology):
+        cpus[cpu]["sd_ring"][level], cpus[cpu]["sd_groups"][level] = start, len(ring)
+        start += len(ring)
     widest = _set_siblings(cpus, topology)
     flags = {flag for sd in topology.domains for flag in sd.flags}
-    groups, rings = _set_groups(cpus, topology)
-    return Machine(cpus, groups, rings, int(widest > 1), int("CLUSTER" in flags), int("ASYM_CPUCAPACITY" in flags))
+    return Machine(cpus, int(widest > 1), int("CLUSTER" in flags), int("ASYM_CPUCAPACITY" in flags))
 
 
 def _set_domains(cpu: Any, chain: list[Domain], words: int) -> None:
@@ -195,23 +204,26 @@ def _imb_numa_nr(chain: list[Domain], level: int) -> int:
     return imb * max(1, len(chain[level].span) // first)
 
 
-def _set_groups(cpus: Array, topology: Topology) -> tuple[Array, Array]:
-    """(groups, rings) of a Machine; fills in where each domain's ring is."""
-    groups = np.zeros(max(1, len(topology.groups)), group_dtype(topology.words)).view(np.recarray)
-    rings: list[int] = []
+def groups(topology: Topology) -> Groups:
+    """The Groups of a Topology, their rings as machine() numbers them."""
+    sgs = np.zeros(max(1, len(topology.groups)), group_dtype(topology.words)).view(np.recarray)
     sgc: dict[int, tuple[int, int]] = {}
-    for cpu in range(len(cpus)):
-        for level, sd in enumerate(topology.chain(cpu)):
-            cpus[cpu]["sd_ring"][level] = len(rings)
-            cpus[cpu]["sd_groups"][level] = len(sd.ring)
-            rings += sd.ring
-            if sd.ring:  # the first group is the one that holds the CPU
-                sgc.setdefault(topology.groups[sd.ring[0]].sgc, (cpu, level))
+    for cpu, level, ring in _rings(topology):
+        if ring:  # the first group is the one that holds the CPU
+            sgc.setdefault(topology.groups[ring[0]].sgc, (cpu, level))
     for number, sg in enumerate(topology.groups):
-        groups[number]["weight"], groups[number]["first"] = sg.weight, min(sg.span)
-        groups[number]["cpu"], groups[number]["level"] = sgc.get(sg.sgc, (-1, -1))
-        groups[number]["span"] = mask_of(sg.span, topology.words)
-    return groups, np.array(rings or [0], np.int64)
+        sgs[number]["weight"], sgs[number]["first"] = sg.weight, min(sg.span)
+        sgs[number]["cpu"], sgs[number]["level"] = sgc.get(sg.sgc, (-1, -1))
+        sgs[number]["span"] = mask_of(sg.span, topology.words)
+    rings = [number for _, _, ring in _rings(topology) for number in ring]
+    return Groups(sgs, np.array(rings or [0], np.int64))
+
+
+def _rings(topology: Topology) -> Iterator[tuple[int, int, list[int]]]:
+    """(CPU, level, ring) of each domain."""
+    for cpu in range(topology.nr_cpus):
+        for level, sd in enumerate(topology.chain(cpu)):
+            yield cpu, level, sd.ring
 
 
 def _set_siblings(cpus: Array, topology: Topology) -> int:

@@ -265,6 +265,11 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
 
 @compiled
 def placed(row: Row) -> bool:
-    """Whether it reached select_task_rq_fair."""
-    outcome = row["outcome"]
-    return bool(outcome == Outcome.PLACED or outcome == Outcome.FORK or outcome == Outcome.EXEC)
+    """Whether the wakeup reached select_task_rq_fair as a wakeup."""
+    return bool(row["outcome"] == Outcome.PLACED)
+
+
+@compiled
+def new(row: Row) -> bool:
+    """Whether it is a fork or exec."""
+    return bool(row["outcome"] == Outcome.FORK or row["outcome"] == Outcome.EXEC)

@@ -14,7 +14,7 @@ from wakescope.model.kernels import kernel
 from wakescope.model.loads import NONE
 from wakescope.model.policy import RecentUsed
 from wakescope.model.replay import RESULT, Certainty, _replay, replay
-from wakescope.model.topo import machine
+from wakescope.model.topo import groups, machine
 from wakescope.model.wakeup import Doubt, as_ints, scratch
 from wakescope.schema import NEVER, NEVER64, Outcome
 from wakescope.tests.maketrace import topology
@@ -43,7 +43,7 @@ def test_numba_and_plain_python_agree(seed, release, name):
     place, policy = MACHINES[name], kernel(release)
     rows = random_decisions(seed, place, 60, unknown=0.05)
     plainly = np.zeros(len(rows), RESULT)
-    plain(_replay)(rows, NONE.find(rows), machine(place), as_ints(policy), HZ, scratch(place), plainly)
+    plain(_replay)(rows, NONE.find(rows), machine(place), groups(place), as_ints(policy), HZ, scratch(place), plainly)
     assert (replay(rows, place, policy, HZ) == plainly).all()
 
 

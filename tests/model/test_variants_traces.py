@@ -22,7 +22,7 @@ from wakescope.model.kernels import kernel, policy_for
 from wakescope.model.loads import NONE, Loads
 from wakescope.model.numa_retry import NumaHistory
 from wakescope.model.replay import RESULT, Certainty, replay
-from wakescope.model.topo import machine
+from wakescope.model.topo import groups, machine
 from wakescope.model.variants import PATCHES, RELEASES, patched
 from wakescope.model.variants_flips import derive_flips
 from wakescope.model.wakeup import as_ints, scratch
@@ -200,7 +200,7 @@ def test_compiled_and_plain_agree(release):
         slow = np.zeros(len(rows), RESULT)
         with np.errstate(over="ignore"):
             plain(replaying._replay)(
-                seen, NONE.find(seen), machine(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow
+                seen, NONE.find(seen), machine(BOX), groups(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow
             )
         assert (compiled == slow).all()
 
