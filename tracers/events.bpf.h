@@ -149,7 +149,7 @@ int BPF_PROG(numa_find, struct task_numa_env *env, long task_imp, long group_imp
 	n.dst_nid = GET(env, dst_nid);
 	n.task_imp = task_imp;
 	n.group_imp = group_imp;
-	emit(MAP(event_rings), RING_EVENT, &n, sizeof(n));
+	emit(ctx, MAP(event_rings), RING_EVENT, &n, sizeof(n));
 	return 0;
 }
 #endif

@@ -6,13 +6,14 @@ from wakescope.tracers import host, probes
 from wakescope.tracers.offsets import Types
 
 SYMBOLS = {"runqueues": 1, "__per_cpu_offset": 2, "select_task_rq_fair": 3, "task_numa_fault": 4}
-SYMBOLS |= {"task_numa_find_cpu": 5}
+SYMBOLS |= {"task_numa_find_cpu": 5, "bpf_prog_test_run_raw_tp": 6}
+FLAGS = {"BALANCE_EXEC": 1, "BALANCE_FORK": 2, "SHARE_LLC": 9}
 FUNCTIONS = {"select_task_rq_fair": 3, "task_numa_fault": 4, "task_numa_find_cpu": 3}
 
 
 def planned(monkeypatch, symbols=SYMBOLS, functions=FUNCTIONS, loader="libbpf"):
     monkeypatch.setattr(host, "symbols", lambda: symbols)
-    types = Types("made up", flags={"SHARE_LLC": 9}, functions=functions, btf=True, typed=True, per_cpu=True)
+    types = Types("made up", flags=FLAGS, functions=functions, btf=True, typed=True, per_cpu=True)
     return probes.plan(types, "decision", loader)
 
 
