@@ -46,6 +46,7 @@ check: setup
 # About an hour on two cores; what build/fidelity already holds is not recorded again.
 fidelity: setup
 	$(BIN)/python -m wakescope.testbox.campaign fidelity build/fidelity
+	$(BIN)/python -m wakescope.testbox.campaign forks build/fidelity
 	$(BIN)/python -m wakescope.model.fidelity tests/corpus build/fidelity > docs/fidelity.md.new
 	mv docs/fidelity.md.new docs/fidelity.md
 

@@ -198,9 +198,10 @@ def validate(
         _print_json({"kernel": opened.meta.get("kernel"), "tier": opened.meta.get("tier"), **found.to_json()})
     else:
         show_validation(_out, opened, found)
-    share = found.certainty["EXACT"].share
-    if minimum is not None and (share is None or 100 * share < minimum):
-        reached = "none was decidable" if share is None else f"{share:.3%} agree"
+    exact = {"wakeups": found.certainty["EXACT"].share, "forks and execs": found.forks.certainty["EXACT"].share}
+    low = {what: share for what, share in exact.items() if share is not None and 100 * share < (minimum or 0)}
+    if minimum is not None and (low or not any(share is not None for share in exact.values())):
+        reached = ", ".join(f"{share:.3%} of {what} agree" for what, share in low.items()) or "none was decidable"
         raise AgreementError(f"below --min {minimum}: {reached}")
 
 
@@ -292,6 +293,10 @@ def main() -> None:
         sys.exit(app(standalone_mode=False))
     except WakescopeError as error:
         _fail(str(error), error.exit_code)
+    except SystemExit as leaving:
+        if isinstance(leaving.__context__, BrokenPipeError):  # which typer makes a 1 of
+            raise leaving.__context__ from None
+        raise
     except typer.Abort:  # what older typers make of Ctrl-C
         sys.exit(InterruptError.exit_code)
     except _CommandLineError as error:

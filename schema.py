@@ -52,6 +52,21 @@ class Consulted(IntEnum):
     H_LOAD = 3
 
 
+class Load(IntEnum):
+    """Kinds of row in the loads table."""
+
+    ENTRY = 0  # when the decision began: one row a CPU
+    EXIT = 1  # when it ended: of a CPU of which anything was different then
+
+
+class Running(IntEnum):
+    """What runs on a CPU."""
+
+    OTHER = 0
+    IDLE = 1  # the idle task
+    SELF = 2  # the task that is placed
+
+
 class NumaEvent(IntEnum):
     """Kinds of row in the numa table."""
 
@@ -79,6 +94,11 @@ class Column:
     dtype: str
     unit: str
     doc: str
+
+    @property
+    def is_array(self) -> bool:
+        """Whether a row holds several values."""
+        return self.dtype == MASK or bool(np.dtype(self.dtype).shape)
 
 
 def _columns(text: str) -> tuple[Column, ...]:
@@ -196,6 +216,30 @@ CONSULTS = HEADER + _columns(
     """
 )
 
+LOADS = HEADER + _columns(
+    """
+    load         | <u8 | load  | cfs.avg.load_avg of asked_cpu
+    idle_stamp   | <u8 | ns    | rq.idle_stamp, 0 if it is not idle
+    wakeup_seq   | <u4 |       | seq of the wakeup (same CPU) it belongs to
+    asked_cpu    | <i2 |       | the CPU this row is about
+    curr         | u1 |        | see Running
+    own_queued   | u1 |        | 1 if the task is queued there (task_running_on_cpu)
+    runnable     | <u4 | util  | cfs.avg.runnable_avg
+    util         | <u4 | util  | cfs.avg.util_avg
+    util_est     | <u4 | util  | cfs.avg.util_est (.enqueued before 6.8)
+    nr_running   | <u4 | tasks | rq.nr_running
+    nr_idle      | <u4 | tasks | SCHED_IDLE tasks among them
+    ttwu_pending | <u4 |       | 1 if a remote wakeup is on its way
+    exit_latency | <u4 | us    | exit latency of the idle state it is in, 4294967295 if none
+    own_load     | <u4 | load  | of load, the task's own share if it has one here (task_h_load), 4294967295 unknown
+    own_runnable | <u4 | util  | likewise of runnable
+    own_util     | <u4 | util  | likewise of util
+    own_util_est | <u4 | util  | likewise of util_est, if it is queued
+    imbalance    | <u4 |       | bit n: sgc.imbalance of the group that holds asked_cpu in its domain of level n
+    capacity     | (8,)<u4 |   | sgc.capacity of that group, by level
+    """
+)
+
 MIGRATIONS = HEADER + _columns(
     """
     pid       | <i4 | | task moved
@@ -253,6 +297,7 @@ TABLES: dict[str, tuple[Column, ...]] = {
     "numa": NUMA,
     "tasks": TASKS,
     "consults": CONSULTS,
+    "loads": LOADS,
     "hotplugs": HOTPLUGS,
 }
 ADDED = {"task_imp", "group_imp"}  # columns that older traces of this format lack; there they read as 0

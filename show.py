@@ -22,8 +22,8 @@ from .topology import Topology
 from .trace import Trace
 
 if TYPE_CHECKING:
-    from .model.explain import Reason
-    from .model.validate import Share, Validation
+    from .model.reasons import Reason
+    from .model.validate import Agreement, Share, Validation
     from .tracers.doctor import Check
     from .tracers.recorder import Progress
 
@@ -240,6 +240,21 @@ def show_validation(console: Console, trace: Trace, found: Validation) -> None:
     )
     for outcome, count in found.not_placed.items():
         console.print(f"not placed: {count:,} {outcome.lower()}")
+    _show_disagreements(console, found)
+    forks, exact = found.forks.all, found.forks.certainty["EXACT"]
+    if forks.decisions > found.forks.certainty["UNDECIDABLE"].decisions:
+        console.print(
+            f"forks and execs: {_percent(forks)} of {forks.decisions:,} agree; {_percent(exact)} of the "
+            f"{exact.decisions:,} whose inputs suffice"
+        )
+        console.print(_shares("forks and execs by certainty", found.forks.certainty))
+        console.print(_shares("forks and execs by path", found.forks.path))
+        _show_disagreements(console, found.forks)
+    elif forks.decisions:
+        console.print(f"forks and execs: {forks.decisions:,}, recorded without what their placement looks at")
+
+
+def _show_disagreements(console: Console, found: Agreement) -> None:
     if found.disagreements:
         console.print(f"{len(found.disagreements)} worst disagreements; see one whole: wakescope explain --wakeup N")
         for entry in found.disagreements[:5]:

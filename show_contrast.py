@@ -51,10 +51,15 @@ def show_contrast(console: Console, found: Contrast) -> None:
     )
     console.print(_policies(found))
     left = found.not_replayed
+    forks = ""
+    if left["forks"] or left["execs"]:
+        forks = (
+            f"{left['forks']:,} forks and {left['execs']:,} execs (recorded without the loads of groups), of which "
+            f"{left['to_another_node']:,} went to another node; "
+        )
     console.print(
-        f"not replayed: {left['forks']:,} forks and {left['execs']:,} execs (loads of groups are not captured), of "
-        f"which {left['to_another_node']:,} went to another node; {left['delayed']:,} wakeups of tasks still queued "
-        f"and {left['wakelist']:,} queued to the CPU the task was leaving, which kernels before 6.12 and 5.8 placed"
+        f"not replayed: {forks}{left['delayed']:,} wakeups of tasks still queued and {left['wakelist']:,} queued to "
+        "the CPU the task was leaving, which kernels before 6.12 and 5.8 placed"
     )
     notes: dict[str, list[str]] = {}
     for judged in found.policies:
@@ -129,6 +134,9 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
     moves = moves[moves["level"] != "core"].sort_values("decisions", ascending=False, kind="stable")
     changed = [mark for mark, change in data["changes"].items() if change["gained"] or change["lost"]]
     _show_rows(console, "moves out of an LLC or node", moves)
+    kinds = comparison.df_by("kind")
+    if len(kinds) > 1:
+        _show_rows(console, "wakeups, forks and execs", _before_after(kinds, changed))
     _show_rows(console, "by wakee", _before_after(comparison.df_by("wakee"), changed))
     _show_rows(console, "by waker and wakee", _before_after(comparison.df_by("waker", "wakee"), changed))
 
@@ -151,7 +159,7 @@ def _show_rows(console: Console, title: str, rows: pd.DataFrame) -> None:
     for row in rows.head(ROWS).itertuples(index=False):
         table.add_row(*(f"{value:,}" if isinstance(value, int) else shown(str(value)) for value in row))
     for column, name in zip(table.columns, rows.columns, strict=True):
-        column.justify = "left" if name in ("level", "waker", "wakee") else "right"
+        column.justify = "left" if name in ("level", "kind", "waker", "wakee") else "right"
     console.print(table)
 
 

@@ -42,6 +42,17 @@ class Domain:
     group_span: list[int] = field(default_factory=list)  # span of sd->groups, the group holding this CPU
     groups_flags: list[str] = field(default_factory=list)
     imb_numa_nr: int = 0
+    ring: list[int] = field(default_factory=list)  # its groups from sd->groups on, by index in Topology.groups
+
+
+@dataclass
+class Group:
+    """One sched_group: its span, group_weight and flags; groups with one sgc share capacity and imbalance."""
+
+    span: list[int]
+    weight: int
+    flags: list[str]
+    sgc: int
 
 
 @dataclass
@@ -53,6 +64,7 @@ class Topology:
     distances: dict[str, list[int]] = field(default_factory=dict)  # node -> distances, as sysfs lists them
     smt_active: bool = False
     flag_order: list[str] = field(default_factory=list)  # every domain flag this kernel knows, lowest bit first
+    groups: list[Group] = field(default_factory=list)  # of all domains, each once
 
     @property
     def nr_cpus(self) -> int:
@@ -83,12 +95,17 @@ class Topology:
     def from_json(cls, text: str) -> Topology:
         """A Topology from topology.json's text. Raises ValueError, KeyError or TypeError if it is not one."""
         data = json.loads(text)
+        domains = [Domain(**domain) for domain in data["domains"]]
+        groups = [Group(**group) for group in data.get("groups", [])]
+        if any(not 0 <= group < len(groups) for domain in domains for group in domain.ring):
+            raise ValueError("a domain's ring has a group that is not there")
         return cls(
             cpus=[Cpu(**cpu) for cpu in data["cpus"]],
-            domains=[Domain(**domain) for domain in data["domains"]],
+            domains=domains,
             distances=data.get("distances", {}),
             smt_active=data.get("smt_active", False),
             flag_order=data.get("flag_order", []),
+            groups=groups,
         )
 
     @classmethod

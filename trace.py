@@ -39,6 +39,7 @@ RINGS: dict[str, dict[int, str]] = {
     "wakeup": {0: "wakeups"},
     "switch": {0: "switches"},
     "consult": {0: "consults"},
+    "load": {0: "loads"},
     "event": {1: "migrations", 2: "numa", 3: "tasks", 4: "hotplugs"},
 }
 
@@ -104,10 +105,10 @@ class Trace:
         return _columns(self._read(table, names))
 
     def df(self, table: str, columns: list[str] | None = None) -> pd.DataFrame:
-        """Rows of a table in time order as a DataFrame; masks are left out (see array)."""
+        """Rows of a table in time order as a DataFrame; masks and other arrays are left out (see array)."""
         self.require(table)
         if columns is None:
-            columns = [c.name for c in schema.TABLES[table] if c.dtype != schema.MASK]
+            columns = [c.name for c in schema.TABLES[table] if not c.is_array]
         frame: pd.DataFrame = self._read(table, columns).to_pandas()
         return frame
 
@@ -363,7 +364,8 @@ def _arrow_schema(table: str, words: int, provenance: dict[str, str]) -> pa.Sche
         elif column.dtype.startswith("S"):
             kind = pa.string()
         else:
-            kind = pa.from_numpy_dtype(np.dtype(column.dtype))
+            base, shape = np.dtype(column.dtype).base, np.dtype(column.dtype).shape
+            kind = pa.list_(pa.from_numpy_dtype(base), *shape) if shape else pa.from_numpy_dtype(base)
         metadata = {"unit": column.unit, "doc": column.doc, "provenance": provenance.get(column.name, "measured")}
         fields.append(pa.field(column.name, kind, nullable=False, metadata=metadata))
     return pa.schema(fields, metadata={"wakescope_table": table, "wakescope_format": str(FORMAT)})

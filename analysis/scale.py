@@ -70,6 +70,8 @@ def _repeated(trace: Trace, table: str, rows: Any, tried: Any, number: int) -> A
         elif name in JIFFIES:
             out[name][(out[name] != 0) & (out[name] != NEVER64)] += np.uint64(number * ticks)
     out["seq"] += np.uint32(number) * tried[out["cpu"]]
+    if "wakeup_seq" in (out.dtype.names or ()):
+        out["wakeup_seq"] += np.uint32(number) * _tried(trace, [trace.array("wakeups", ["cpu", "seq"])])[out["cpu"]]
     if table == "tasks" and number:
         out["event"][out["event"] == TaskEvent.SNAPSHOT] = TaskEvent.NEW
     return out

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..schema import NEVER64
-from .policy import AffineBy, Idlest, Load, Policy, PropClock
+from .policy import AffineBy, Idlest, Load, NumaSpare, Policy, PropClock
 from .topo import Array
 
 LOADS = ("this_load", "prev_load", "this_load_exit", "prev_load_exit")
@@ -73,7 +73,9 @@ def captured(policy: Policy, own: Policy, approximate: bool = False) -> Captured
         if approximate and policy.idlest == Idlest.RUNNABLE:
             notes.append(f"APPROXIMATION: {what}: decided by one CPU's load where all the others are idle")
         else:
-            notes.append(f"{what}: not replayed")
+            notes.append(f"{what}: undecidable")
+    elif policy.numa_spare >= NumaSpare.IMB_NUMA_NR > own.numa_spare:
+        notes.append("the traced kernel has no imb_numa_nr: derived from the domains")
     edit = {"wake_flags": own.wake_flags}
     if own.delay_dequeue and not policy.delay_dequeue:
         edit["sync_runnable"] = 1  # without delayed dequeue its runqueue would not hold these sleepers

@@ -21,6 +21,7 @@ from ..trace import Trace
 from .captured import captured
 from .forks import Forks, forks
 from .kernels import policy_for
+from .loads import Loads
 from .numa_retry import NumaHistory, Retries
 from .policy import Idlest, Policy
 from .replay import Certainty, replay
@@ -36,6 +37,7 @@ OPEN_LOOP = (
 KERNEL = "kernel"  # name of what the kernel itself did, beside the policies
 LEVELS = ("core", "llc", "node")
 MARKS = ("wide", "on_waker", "stacked", "cross_node")
+KINDS = {Outcome.PLACED: "wakeup", Outcome.FORK: "fork", Outcome.EXEC: "exec"}
 
 
 @dataclass
@@ -129,8 +131,8 @@ class Comparison:
         return table.sort_values(["moved", "decisions"], ascending=False, kind="stable", ignore_index=True)
 
     def to_json(self) -> dict[str, Any]:
-        """policy, base, decided, undecidable, moved {count, share, low, high}, distances, changes, from_to, by_task,
-        by_pair.
+        """policy, base, decided, undecidable, moved {count, share, low, high}, distances, changes, from_to, by_kind,
+        by_task, by_pair.
         """
         both = self.both
         return {
@@ -142,6 +144,7 @@ class Comparison:
             "distances": self.distances(),
             "changes": self.changes(),
             "from_to": self.df_from_to().to_dict("records"),
+            "by_kind": self.df_by("kind").to_dict("records"),
             "by_task": self.df_by("wakee").to_dict("records"),
             "by_pair": self.df_by("waker", "wakee").to_dict("records"),
         }
@@ -151,9 +154,10 @@ class Comparison:
 class Contrast:
     """Policies on the decisions of one trace; the first is the base of every comparison.
 
-    decisions: row (of wakeups), ts (ns), cpu (the waker's), prev_cpu, kernel_cpu, waker and wakee (labels).
-    not_replayed: forks and execs, whose groups' loads are not captured, and how many of them the kernel placed on
-    another node; delayed and wakelist: wakeups that kernels before 6.12 and 5.8 would have placed.
+    decisions: row (of wakeups), ts (ns), kind (wakeup, fork, exec), cpu (the waker's), prev_cpu, kernel_cpu, waker and
+    wakee (labels). Forks and execs are among them if the trace has the figures they were placed by.
+    not_replayed: forks and execs otherwise, and how many of them the kernel placed on another node; delayed and
+    wakelist: wakeups that kernels before 6.12 and 5.8 would have placed.
     """
 
     topology: Topology
@@ -223,8 +227,9 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in (KERNEL, *readers)}
     first = 0
     rows = []
+    loads = Loads.of(trace)
     for wakeups in trace.chunks("wakeups"):
-        judge = _Judge(wakeups, trace.topology)
+        judge = _Judge(wakeups, trace, loads)
         rows.append(first + judge.placed)
         parts[KERNEL].append(judge.kernel())
         for name, reader in readers.items():
@@ -253,6 +258,7 @@ class _Reader:
         self.captured = captured(policy, own, approximate)
         self.notes = list(self.captured.notes)
         self.results: list[Array] = []
+        self.loads = Loads.of(trace)
         self.flips = None
         if (policy.flips, policy.record_all) != (own.flips, own.record_all):
             self.flips = derive_flips(trace, policy, hz)
@@ -264,7 +270,8 @@ class _Reader:
     def replay(self, wakeups: Array, first: int) -> Array:
         """RESULT rows for a piece whose first row is number first."""
         rows = self.flips.into(wakeups, first) if self.flips else wakeups
-        self.results.append(replay(self.captured.rows(rows), self.topology, self.captured.policy, self.hz))
+        seen = self.captured.rows(rows)
+        self.results.append(replay(seen, self.topology, self.captured.policy, self.hz, self.loads))
         return self.results[-1]
 
 
@@ -275,6 +282,7 @@ def _decisions(trace: Trace, row: Array) -> pd.DataFrame:
         {
             "row": row,
             "ts": wakeups["ts"].to_numpy(),
+            "kind": wakeups["outcome"].map(KINDS).to_numpy(),
             "cpu": wakeups["cpu"].to_numpy(),
             "prev_cpu": wakeups["prev_cpu"].to_numpy(),
             "kernel_cpu": wakeups["chosen_cpu"].to_numpy(),
@@ -286,24 +294,29 @@ def _decisions(trace: Trace, row: Array) -> pd.DataFrame:
 
 def _not_replayed(trace: Trace) -> dict[str, int]:
     wakeups = df_wakeups(trace)
-    new = wakeups["outcome"].isin([int(Outcome.FORK), int(Outcome.EXEC)])
+    left = wakeups["outcome"].where(~wakeups["outcome"].isin(_kinds(trace)))
+    new = left.isin([int(Outcome.FORK), int(Outcome.EXEC)])
     return {
-        "forks": int((wakeups["outcome"] == int(Outcome.FORK)).sum()),
-        "execs": int((wakeups["outcome"] == int(Outcome.EXEC)).sum()),
+        "forks": int((left == int(Outcome.FORK)).sum()),
+        "execs": int((left == int(Outcome.EXEC)).sum()),
         "to_another_node": int((new & (wakeups["reach"] == int(Distance.CROSS))).sum()),
         "delayed": int((wakeups["outcome"] == int(Outcome.DELAYED)).sum()),
         "wakelist": int((wakeups["outcome"] == int(Outcome.WAKELIST)).sum()),
     }
 
 
+def _kinds(trace: Trace) -> list[int]:
+    """Outcomes that are replayed."""
+    return [int(Outcome.PLACED), *([int(Outcome.FORK), int(Outcome.EXEC)] if trace.has("loads") else [])]
+
+
 class _Judge:
     """Marks the decisions of one piece of a trace."""
 
-    def __init__(self, wakeups: Array, topology: Topology) -> None:
-        self.wakeups = wakeups
-        self.topology = topology
-        self.placed = np.flatnonzero(wakeups["outcome"] == Outcome.PLACED)
-        rows = wakeups[self.placed]
+    def __init__(self, wakeups: Array, trace: Trace, loads: Loads) -> None:
+        topology = trace.topology
+        self.placed = np.flatnonzero(np.isin(wakeups["outcome"], _kinds(trace)))
+        rows = loads.with_idle(wakeups[self.placed])
         self.rows = rows
         self.by_task = np.isin(rows["context"], (Context.TASK, Context.UNKNOWN)) & (rows["waker_pid"] > 0)
         self.usable = rows["idle"] | rows["sched_idle"]

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,32 +14,17 @@ from ..topology import Topology
 from ..trace import Trace
 from .affine import Affine
 from .compiled import plain
+from .explain_idlest import idlest_reasons
 from .flips import record_wakee
 from .idle import Path
 from .kernels import policy_for
+from .loads import NONE, Loads, find_loads
 from .policy import Policy, Scan
+from .reasons import Reason, Source
 from .replay import RESULT, Certainty, decide
 from .select import select_task_rq_fair
-from .topo import Machine, Row, cpumask_test_cpu, machine
+from .topo import SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu, machine
 from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, scratch
-
-
-class Source(Enum):
-    """Where a statement comes from."""
-
-    MEASURED = "measured"  # read in the kernel at the decision
-    DERIVED = "derived"  # follows from what was read by the kernel's own rules
-    UNKNOWN = "unknown"  # was not captured
-
-
-@dataclass(frozen=True)
-class Reason:
-    """One link of the chain: the kernel function it belongs to, what it found, and where that comes from."""
-
-    function: str
-    text: str
-    source: Source
-
 
 MISSED = {
     Doubt.SYNC: "whether it is a sync wakeup (wake_flags)",
@@ -54,6 +37,7 @@ MISSED = {
     Doubt.IDLE: "which CPUs are idle",
     Doubt.CAPACITY: "which CPUs fit the task (utilisation and clamps)",
     Doubt.SUMS: "the loads of whole nodes or LLCs",
+    Doubt.GROUPS: "what the CPUs of each group carry, or which groups there are",
 }
 
 
@@ -63,7 +47,7 @@ class Explanation:
     Works in plain Python, so that a single decision needs no compiler.
     """
 
-    def __init__(self, row: Row, topology: Topology, policy: Policy, hz: int) -> None:
+    def __init__(self, row: Row, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE) -> None:
         self.row = row
         self.policy = as_ints(policy)
         self.hz = hz
@@ -71,6 +55,7 @@ class Explanation:
         self.topology = topology
         self.w: Wakeup = scratch(topology)
         plain(fill)(self.w, row, self.policy, self.machine)
+        plain(find_loads)(self.w, loads.find(np.array([row])), 0)
         self.result: Any = np.zeros(1, RESULT)[0]
         plain(decide)(self.policy, self.machine, self.w, hz, int(row["chosen_cpu"]), self.result)
         self.w.answers = self.w.calls = 0
@@ -80,6 +65,9 @@ class Explanation:
     def reasons(self) -> list[Reason]:
         """The chain, in the order the kernel comes to it."""
         chain = [self._wakeup()]
+        if self.w.sd_flag != SD_BALANCE_WAKE:
+            path = Path(self.result["path"])
+            return [*chain, *idlest_reasons(self.policy, self.machine, self.w, path), *self._missed()]
         if self.result["path"] == Path.CURRENT_CPU:
             return [*chain, Reason("select_task_rq_fair", "WF_CURRENT_CPU: the waking CPU", Source.DERIVED)]
         chain += self._flips()
@@ -100,6 +88,10 @@ class Explanation:
 
     def _wakeup(self) -> Reason:
         w = self.w
+        if w.sd_flag == SD_BALANCE_FORK:
+            return Reason("wake_up_new_task", f"CPU {w.cpu} forks a task from CPU {w.prev_cpu}", Source.MEASURED)
+        if w.sd_flag == SD_BALANCE_EXEC:
+            return Reason("sched_exec", f"the task on CPU {w.cpu} execs", Source.MEASURED)
         sync = {0: "not sync", 1: "sync", UNKNOWN: "sync or not"}[int(w.sync)]
         text = f"CPU {w.cpu} wakes a task last on CPU {w.prev_cpu}, {sync}"
         return Reason("try_to_wake_up", text, Source.MEASURED)
@@ -198,7 +190,7 @@ class Explanation:
             Path.FALLBACK_PREV: f"nothing found: prev, usable but in another cluster: {said}",
             Path.FALLBACK_RECENT: f"nothing found: recent_used_cpu, in another cluster: {said}",
             Path.FALLBACK_TARGET: f"nothing found: the target, busy as it is: {said}",
-            Path.SLOW: "a domain has SD_BALANCE_WAKE: find_idlest_cpu, which is not modelled for wakeups",
+            Path.SLOW: "a domain has SD_BALANCE_WAKE: find_idlest_cpu, whose figures are not captured for wakeups",
             Path.ASYM: "CPUs differ in capacity: select_idle_capacity, which is not modelled",
         }[path]
         return [*chain, Reason("select_idle_sibling", text, Source.DERIVED)]
@@ -226,12 +218,12 @@ class Explanation:
         return [Reason("", f"missed: {text}", Source.UNKNOWN) for doubt, text in MISSED.items() if asked & doubt.value]
 
 
-def explain(row: Row, topology: Topology, policy: Policy, hz: int) -> tuple[list[Reason], str]:
-    """The chain of reasons for one row of schema.WAKEUPS, outcome PLACED, and the verdict in a sentence.
+def explain(row: Row, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE) -> tuple[list[Reason], str]:
+    """The chain of reasons for one row of schema.WAKEUPS, outcome PLACED, FORK or EXEC, and the verdict in a sentence.
 
-    hz: ticks a second of the traced kernel.
+    hz: ticks a second of the traced kernel; loads: of the trace.
     """
-    explanation = Explanation(row, topology, policy, hz)
+    explanation = Explanation(row, topology, policy, hz, loads)
     return explanation.reasons(), explanation.verdict()
 
 
@@ -244,9 +236,9 @@ def explain_wakeup(trace: Trace, number: int) -> tuple[list[Reason], str]:
     if not 0 <= number < rows:
         raise TraceError(f"{trace.path} has no wakeup {number}: its {rows:,} are numbered from 0")
     row = trace.array("wakeups")[number]
-    if row["outcome"] != Outcome.PLACED:
+    if row["outcome"] not in (Outcome.PLACED, Outcome.FORK, Outcome.EXEC):
         raise TraceError(f"wakeup {number} never came to placement: {Outcome(row['outcome']).name.lower()}")
-    return explain(row, trace.topology, policy_for(trace.meta).policy, trace.meta.get("hz") or 250)
+    return explain(row, trace.topology, policy_for(trace.meta).policy, trace.meta.get("hz") or 250, Loads.of(trace))
 
 
 def find_wakeup(trace: Trace, task: str | None, at: float | None) -> int:

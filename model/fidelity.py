@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from ..errors import UsageError
 from ..trace import SUFFIX, Trace
-from .validate import Share, Validation, validate
+from .validate import Agreement, Share, Validation, validate
 
 NAME = re.compile(r"(?P<kernel>[\d.]+)-(?P<topology>\w+)-(?P<tier>\w+)-(?P<load>\w+)" + re.escape(SUFFIX))
 COLUMNS = ("kernel", "topology", "load", "tier", "decisions", "exact", "agree, exact", "agree, all", "undecidable")
-HEAD = f"| {' | '.join((*COLUMNS, 'verdicts', 'order'))} |"
+HEAD = (*COLUMNS, "verdicts", "order")
+FORKS_HEAD = (*COLUMNS, "order")
 
 INTRODUCTION = """\
 # Fidelity
@@ -28,7 +30,8 @@ How often the model chooses the CPU that the kernel chose, wakeup by wakeup, on 
 (docs/testbox.md). Made by `make fidelity`, which records what is not there yet; of the corpus alone, in seconds, by
 `python -m wakescope.model.fidelity tests/corpus`.
 
-* **decisions**: wakeups that came to select_task_rq_fair while every probe was attached. Forks and execs are left out.
+* **decisions**: wakeups that came to select_task_rq_fair while every probe was attached. Forks and execs have a table
+  of their own, at the end.
 * **exact**: every input was captured, and nothing the policy looks at was seen to differ between entry and return.
   The others are raced (or undecidable). **agree, exact** and **agree, all** give the share of the same CPU, in brackets
   the lower end of its 95 % Wilson interval; an undecidable decision does not agree.
@@ -41,35 +44,72 @@ longer than on hardware: what these tables test is the logic, on every path that
 """
 
 
+FORKS = """
+## Forks and execs
+
+find_idlest_cpu's choice, of the traces that hold what it looks at (table `loads`). Every figure of every CPU in a group
+that is weighed must be the same at entry and return for a decision to be exact, so more of them are raced.
+"""
+
+
 def table(folders: list[Path]) -> Iterator[str]:
     """Markdown lines: a row a trace, then sums per kernel and over all. Raises UsageError if there is no trace."""
     traces = sorted(trace for folder in folders for trace in folder.glob(f"*{SUFFIX}"))
     if not traces:
         raise UsageError(f"no traces in {', '.join(map(str, folders))}")
-    yield HEAD
-    yield "|" + "---|" * (HEAD.count("|") - 1)
-    found: list[tuple[str, Validation]] = []
+    yield from _heads(HEAD)
+    found: list[tuple[tuple[str, ...], Validation]] = []
     for path in traces:
         name = NAME.fullmatch(path.name)
         if name:
             opened = Trace.open(path)
-            found.append((opened.meta["kernel"], validate(opened)))
-            yield _row([found[-1][1]], opened.meta["kernel"], name["topology"], name["load"], name["tier"])
-    for kernel in sorted({kernel for kernel, _ in found}):
-        yield _row([v for k, v in found if k == kernel], f"**{kernel}**", "all", "all", "")
-    yield _row([v for _, v in found], "**all**", "all", "all", "")
+            cells = (str(opened.meta["kernel"]), *name.group("topology", "load", "tier"))
+            found.append((cells, validate(opened)))
+            yield _row([found[-1][1]], cells)
+    for kernel, names in _kernels(found):
+        yield _row([v for (k, *_), v in found if k == kernel or not kernel], names)
+    known = [(cells, v.forks) for cells, v in found if v.forks.all.decisions > _missed([v.forks])]
+    if not known:
+        return
+    yield FORKS
+    yield from _heads(FORKS_HEAD)
+    for cells, forks in known:
+        yield _forks_row([forks], cells)
+    for kernel, names in _kernels(known):
+        yield _forks_row([f for (k, *_), f in known if k == kernel or not kernel], names)
 
 
-def _row(found: list[Validation], *names: str) -> str:
+def _heads(heads: tuple[str, ...]) -> Iterator[str]:
+    yield f"| {' | '.join(heads)} |"
+    yield "|" + "---|" * len(heads)
+
+
+def _kernels(found: Sequence[tuple[tuple[str, ...], Any]]) -> list[tuple[str, tuple[str, ...]]]:
+    """The kernels, and the first cells of the row that sums over each; last of all "", which stands for every one."""
+    kernels = sorted({kernel for (kernel, *_), _ in found})
+    return [(kernel, (f"**{kernel or 'all'}**", "all", "all", "")) for kernel in (*kernels, "")]
+
+
+def _row(found: list[Validation], names: tuple[str, ...]) -> str:
     """One row: shares summed over validations; verdicts and order only where the kernel's own were recorded."""
-    exact = _sum([v.certainty["EXACT"] for v in found])
-    every = _sum([v.all for v in found])
-    missed = sum(v.certainty["UNDECIDABLE"].decisions for v in found)
     verdicts = _sum([share for v in found for share in v.affine.values()])
     order = _sum([v.order for v in found])
-    cells = [f"{every.decisions:,}", f"{exact.decisions:,}", _show(exact), _show(every)]
-    cells += [f"{missed / max(1, every.decisions):.2%}", _show(verdicts), _show(order)]
-    return "| " + " | ".join([*names, *cells]) + " |"
+    return "| " + " | ".join([*names, *_cells(found), _show(verdicts), _show(order)]) + " |"
+
+
+def _forks_row(found: list[Agreement], names: tuple[str, ...]) -> str:
+    return "| " + " | ".join([*names, *_cells(found), _show(_sum([f.order for f in found]))]) + " |"
+
+
+def _cells(found: Sequence[Agreement]) -> list[str]:
+    exact = _sum([v.certainty["EXACT"] for v in found])
+    every = _sum([v.all for v in found])
+    missed = f"{_missed(found) / max(1, every.decisions):.2%}"
+    return [f"{every.decisions:,}", f"{exact.decisions:,}", _show(exact), _show(every), missed]
+
+
+def _missed(found: Sequence[Agreement]) -> int:
+    return sum(v.certainty["UNDECIDABLE"].decisions for v in found)
 
 
 def _sum(shares: list[Share]) -> Share:

@@ -31,8 +31,16 @@ class Path(IntEnum):
     FALLBACK_PREV = 11  # none found: prev, idle but outside the target's cluster
     FALLBACK_RECENT = 12  # none found: recent_used_cpu, likewise
     FALLBACK_TARGET = 13  # none found: the target
-    SLOW = 14  # a domain asks for SD_BALANCE_WAKE: find_idlest_cpu, not modelled for wakeups
+    SLOW = 14  # find_idlest_cpu, without the figures that it needs: those of wakeups are not captured
     ASYM = 15  # CPUs differ in capacity: select_idle_capacity, not modelled
+    # Forks and execs:
+    NO_BALANCE = 16  # no domain asks for it: prev
+    OUTSIDE = 17  # no CPU of the domain is allowed: prev
+    STAYS = 18  # no group is idler than its own, at any level: the CPU that forks
+    IDLEST_ONLY = 19  # the CPU of a group that has one
+    IDLEST_SCHED_IDLE = 20  # a CPU of the idlest group that runs only SCHED_IDLE tasks
+    IDLEST_IDLE = 21  # an idle CPU of it: the one that wakes fastest, or idles last
+    IDLEST_LOAD = 22  # the least loaded CPU of it
 
 
 @compiled

@@ -10,7 +10,7 @@ from typing import Any
 
 from ..errors import ModelError
 from .old import OLD, old_kernel
-from .policy import AffineCount, Policy, PropClock, RecentUsed, Scan, SchedIdle, WakeFlags
+from .policy import AffineCount, NumaSpare, Policy, PropClock, RecentUsed, Scan, SchedIdle, WakeFlags
 
 Version = tuple[int, int]
 
@@ -40,6 +40,7 @@ BASE = Policy(
     smt_skips_prev=0,
     cluster=0,
     numa_fork_reset=0,
+    numa_spare=NumaSpare.IDLE,
 )
 
 
@@ -56,10 +57,19 @@ class Change:
 CHANGES = (
     Change("3aef1551e942", (5, 11), {"wake_flags": WakeFlags.SD_FLAG_WITHIN}),
     Change("d8fcb81f1acf", (5, 11), {"prev_idle": 1}),
+    Change("23e6082a522e", (5, 11), {"numa_spare": NumaSpare.QUARTER_SPAN}),
     Change("9fe1f127b913", (5, 12), {"scan": Scan.SMT_CPU}),
     Change("94aafc3ee31d", (5, 14), {"prop_clock": PropClock.WAKE_AVG_IDLE}),
     Change("89aafd67f28c", (5, 15), {"recent_used": RecentUsed.PREV_TESTED}),
+    Change(
+        "2cfb7a1b031b",
+        (5, 18),
+        {"numa_spare": NumaSpare.QUARTER_GROUP},
+        {(5, 15): 33, (5, 16): 19, (5, 17): 2},
+    ),
+    Change("e496132ebedd", (5, 18), {"numa_spare": NumaSpare.IMB_NUMA_NR}),
     Change("8b4e74ccb582", (5, 17), {"kthread_in_task": 1}, {(5, 10): 94, (5, 15): 17, (5, 16): 3}),
+    Change("cb29a5c19d2d", (6, 0), {"numa_spare": NumaSpare.ADJUST}),
     Change("70fb5ccf2ebb", (6, 0), {"sis_util": 1, "sis_prop": 0}, {(5, 15): 61, (5, 18): 18, (5, 19): 2}),
     Change("70ce3ea9aa4e", (6, 0), {"numa_fork_reset": 1}, {(5, 18): 18, (5, 19): 2}),
     Change("3e6efe87cd5c", (6, 1), {"smt_skips_prev": 1, "smt_in_llc": 0}),
@@ -75,7 +85,7 @@ CHANGES = (
 )
 
 # sched_features that are fields of Policy under the same name in small letters.
-FEATURES = ("DELAY_DEQUEUE", "WA_IDLE", "WA_WEIGHT", "WA_BIAS", "SIS_PROP", "SIS_UTIL", "SIS_AVG_CPU")
+FEATURES = ("DELAY_DEQUEUE", "WA_IDLE", "WA_WEIGHT", "WA_BIAS", "SIS_PROP", "SIS_UTIL", "SIS_AVG_CPU", "UTIL_EST")
 
 # Members without which a kernel cannot have a feature: seen in BTF they overrule the release.
 NEEDS = {

@@ -10,6 +10,7 @@ from ..topology import Topology
 from ..trace import Trace
 from .compiled import compiled
 from .flips import overlaps
+from .loads import NONE, Found, Loads, find_loads
 from .policy import Policy
 from .replay import Certainty
 from .select import select_task_rq_fair
@@ -39,7 +40,9 @@ class Calls:
         self.lost = list(trace.loss("consults")[["start", "end"]].itertuples(index=False, name=None))
 
 
-def same_calls(wakeups: Array, results: Array, calls: Calls, topology: Topology, policy: Policy, hz: int) -> Array:
+def same_calls(
+    wakeups: Array, results: Array, calls: Calls, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE
+) -> Array:
     """Whether the kernel made the calls the model makes, in its order and with its arguments: int8, (n,).
 
     wakeups with their replayed results. -1 for decisions that are not exact or may have lost calls.
@@ -50,7 +53,8 @@ def same_calls(wakeups: Array, results: Array, calls: Calls, topology: Topology,
     own = _key(wakeups["cpu"][exact], wakeups["seq"][exact])
     first, last = np.searchsorted(calls.key, own, "left"), np.searchsorted(calls.key, own, "right")
     m, ints, w = machine(topology), as_ints(policy), scratch(topology)
-    _compare(wakeups, exact, calls.asked, first, last, calls.compared, m, ints, hz, w, verdicts)
+    found = loads.find(wakeups)
+    _compare(wakeups, exact, found, calls.asked, first, last, calls.compared, m, ints, hz, w, verdicts)
     return verdicts
 
 
@@ -62,6 +66,7 @@ def _key(cpu: Array, seq: Array) -> Array:
 def _compare(
     wakeups: Array,
     rows: Array,
+    found: Found,
     asked: Array,
     first: Array,
     last: Array,
@@ -73,7 +78,9 @@ def _compare(
     verdicts: Array,
 ) -> None:
     for i in range(len(rows)):
-        fill(w, wakeups[rows[i]], policy, machine)
+        row = rows[i]
+        fill(w, wakeups[row], policy, machine)
+        find_loads(w, found, row)
         w.asked = 0
         w.answers = 0
         w.calls = 0
@@ -87,7 +94,7 @@ def _compare(
                 equal = False
                 break
             at += 1
-        verdicts[rows[i]] = equal and at == last[i]
+        verdicts[row] = equal and at == last[i]
 
 
 @compiled

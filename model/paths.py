@@ -13,6 +13,7 @@ from ..trace import Trace
 from .affine import Affine
 from .idle import Path
 from .kernels import policy_for
+from .loads import Loads
 from .replay import Certainty, replay
 
 GRANTS = (Affine.THIS_IDLE, Affine.SYNC, Affine.SYNC_LOAD, Affine.WEIGHT_THIS)
@@ -33,7 +34,8 @@ def df_replay(trace: Trace) -> pd.DataFrame | None:
         return None
     if not hz or not trace.rows("wakeups"):
         return None
-    parts = [replay(wakeups, trace.topology, policy, hz) for wakeups in trace.chunks("wakeups")]
+    loads = Loads.of(trace)
+    parts = [replay(wakeups, trace.topology, policy, hz, loads) for wakeups in trace.chunks("wakeups")]
     names = ("path", "certainty", "affine", "cpu")
     path, certainty, affine, cpu = (np.concatenate([p[name] for p in parts]) for name in names)
     path[certainty == Certainty.UNDECIDABLE] = len(Path)

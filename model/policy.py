@@ -106,6 +106,18 @@ class Idlest(IntEnum):
     LOAD = 2  # loads
 
 
+class NumaSpare(IntEnum):
+    """When find_idlest_group keeps a task on its node though another has more idle CPUs; both have spare capacity."""
+
+    IDLE = 0  # while the local group has an idle CPU (57abff067a08, v5.5)
+    QUARTER_SPAN = 1  # while fewer tasks run there than a quarter of the domain's CPUs (23e6082a522e, v5.11)
+    QUARTER_GROUP = 2  # while with it fewer would run than a quarter of the group's CPUs (2cfb7a1b031b, v5.18)
+    IMB_NUMA_NR = 3  # while with it no more than sd.imb_numa_nr would run (e496132ebedd, v5.18)
+    ADJUST = (
+        4  # likewise, if the idle CPUs differ by two at most; allowed CPUs count (cb29a5c19d2d, f5b2eeb49991, v6.0)
+    )
+
+
 class AffineBy(IntEnum):
     """Who decides between the waker's CPU and the wakee's previous one."""
 
@@ -186,6 +198,8 @@ class Policy(NamedTuple):
     numa_fork_reset: int = 1  # a child starts without a deadline (70ce3ea9aa4e, v6.0)
     idlest: int = Idlest.TYPES
     idlest_local: int = 1  # forks across nodes must overcome the imbalance (2c83362734da, v4.17)
+    numa_spare: int = NumaSpare.ADJUST
+    util_est: int = 1  # sched_feat(UTIL_EST)
     far_pct: int = 0  # imbalance_pct of domains that share no cache, if other than captured: 125 until v5.9
 
     def __or__(self, edit: Mapping[str, int]) -> Policy:

@@ -14,9 +14,10 @@ import numpy as np
 from ..topology import Topology
 from .compiled import compiled
 from .flickers import FLICKERED
+from .loads import NONE, Found, Loads, find_loads
 from .policy import Policy
 from .select import select_task_rq_fair
-from .topo import Array, Machine, Row, cpumask_test_cpu, machine
+from .topo import SD_BALANCE_WAKE, Array, Machine, Row, cpumask_test_cpu, machine
 from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, as_ints, fill, placed, scratch
 
 
@@ -26,7 +27,7 @@ class Certainty(IntEnum):
     EXACT = 0  # yes
     RACED = 1  # yes, but something it looked at (see raced) changed while the kernel decided
     UNDECIDABLE = 2  # no: the CPU depends on a fact that was not captured (see Doubt)
-    NOT_PLACED = 3  # the wakeup never came to placement, or is a fork or exec
+    NOT_PLACED = 3  # the wakeup never came to placement
 
 
 RESULT = np.dtype(
@@ -43,18 +44,19 @@ RESULT = np.dtype(
 )
 
 
-def replay(wakeups: Array, topology: Topology, policy: Policy, hz: int) -> Array:
+def replay(wakeups: Array, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE) -> Array:
     """What policy does with each wakeup.
 
-    wakeups: rows of schema.WAKEUPS, shape (n,). hz: ticks a second of the traced kernel. Returns RESULT rows, (n,).
+    wakeups: rows of schema.WAKEUPS, shape (n,). hz: ticks a second of the traced kernel. loads: of the trace; without
+    them forks and execs are undecidable. Returns RESULT rows, (n,).
     """
     results = np.zeros(len(wakeups), RESULT)
-    _replay(wakeups, machine(topology), as_ints(policy), hz, scratch(topology), results)
+    _replay(wakeups, loads.find(wakeups), machine(topology), as_ints(policy), hz, scratch(topology), results)
     return results
 
 
 @compiled
-def _replay(wakeups: Array, machine: Machine, policy: Policy, hz: int, w: Wakeup, results: Array) -> None:
+def _replay(wakeups: Array, found: Found, machine: Machine, policy: Policy, hz: int, w: Wakeup, results: Array) -> None:
     for i in range(len(wakeups)):
         row = wakeups[i]
         result = results[i]
@@ -63,6 +65,7 @@ def _replay(wakeups: Array, machine: Machine, policy: Policy, hz: int, w: Wakeup
         result["target"] = NO_CPU
         if placed(row):
             fill(w, row, policy, machine)
+            find_loads(w, found, i)
             decide(policy, machine, w, hz, row["chosen_cpu"], result)
         else:
             result["certainty"] = Certainty.NOT_PLACED
@@ -110,10 +113,12 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
 @compiled
 def raced(w: Wakeup, hz: int) -> bool:
     """Whether something that was looked at differs between entry and exit, as far as both were read."""
+    if w.moved:
+        return True
     for i in range(w.calls):
         if _raced(w, w.trail[i, 0], w.trail[i, 1]):
             return True
-    return _flips_raced(w, hz)
+    return w.sd_flag == SD_BALANCE_WAKE and _flips_raced(w, hz)
 
 
 @compiled

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""select_task_rq_fair: one wakeup's CPU, and how it came about."""
+"""select_task_rq_fair: the CPU of one wakeup, fork or exec, and how it came about."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from .affine import Affine, wake_affine
 from .compiled import compiled
 from .flips import flips_after, wake_wide
 from .idle import Path, choose_idle_cpu, select_idle_sibling
+from .idlest import find_idlest_cpu
 from .policy import Policy
-from .topo import SD_WAKE_AFFINE, Machine, cpumask_test_cpu
+from .topo import SD_BALANCE_WAKE, SD_WAKE_AFFINE, Machine, cpumask_test_cpu
 from .wakeup import NO_CPU, UNKNOWN, Doubt, Wakeup, either
 
 
@@ -27,6 +28,8 @@ class Decision(NamedTuple):
 @compiled
 def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) -> Decision:
     """The Decision for a wakeup (v5.10 fair.c:6696 to v7.3; energy-aware placement is not modelled)."""
+    if w.sd_flag != SD_BALANCE_WAKE:
+        return _new_or_exec(policy, machine, w)
     flips, wakee_flips = flips_after(policy, w, hz)
     allowed = cpumask_test_cpu(w.cpu, w.allowed)
     if w.current_cpu and allowed:  # ab83f455f04d, v6.6
@@ -45,6 +48,20 @@ def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) ->
     if goes_on and cpu != NO_CPU and not choose_idle_cpu(policy, w, cpu):
         return Decision(NO_CPU, Path.SLOW, int(wide), rule, target)
     return Decision(cpu, path, int(wide), rule, target)
+
+
+@compiled
+def _new_or_exec(policy: Policy, machine: Machine, w: Wakeup) -> Decision:
+    """A fork or exec: the idlest CPU below the highest domain that asks for it, of those that do from the lowest on."""
+    w.moved = w.nr_steps = 0
+    chain = machine.cpus[w.cpu]
+    level = -1
+    while level + 1 < chain.domains and chain.sd_flags[level + 1] & w.sd_flag:
+        level += 1
+    if level < 0:
+        return Decision(w.prev_cpu, Path.NO_BALANCE, -1, Affine.NONE, w.cpu)
+    cpu, path = find_idlest_cpu(policy, machine, w, level)
+    return Decision(cpu, path, -1, Affine.NONE, w.cpu)
 
 
 @compiled

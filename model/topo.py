@@ -17,7 +17,11 @@ from .compiled import compiled
 # Bits of sd_flags below. Names are the kernel's; the numbers are ours, because the kernel renumbers them.
 SD_BALANCE_WAKE = 1
 SD_WAKE_AFFINE = 2
-_BITS = {"BALANCE_WAKE": SD_BALANCE_WAKE, "WAKE_AFFINE": SD_WAKE_AFFINE}
+SD_BALANCE_EXEC = 4
+SD_BALANCE_FORK = 8
+SD_NUMA = 16
+_BITS = {"BALANCE_WAKE": SD_BALANCE_WAKE, "WAKE_AFFINE": SD_WAKE_AFFINE, "NUMA": SD_NUMA}
+_BITS |= {"BALANCE_EXEC": SD_BALANCE_EXEC, "BALANCE_FORK": SD_BALANCE_FORK}
 
 MAX_THREADS = 8  # of a core; POWER has 8
 MAX_DOMAINS = 16  # of a CPU: SMT, CLS, MC, PKG and one for each NUMA distance
@@ -42,9 +46,25 @@ def cpu_dtype(words: int) -> np.dtype[Any]:
         ("domains", "<i4"),  # levels in this CPU's chain
         ("sd_flags", "<i4", (MAX_DOMAINS,)),
         ("sd_pct", "<i4", (MAX_DOMAINS,)),  # imbalance_pct
+        ("sd_weight", "<i4", (MAX_DOMAINS,)),  # span_weight
+        ("sd_imb", "<i4", (MAX_DOMAINS,)),  # imb_numa_nr
+        ("sd_ring", "<i4", (MAX_DOMAINS,)),  # where its groups begin in Machine.rings
+        ("sd_groups", "<i4", (MAX_DOMAINS,)),  # how many they are, 0 if they are not known
         ("sd_span", "<u8", (MAX_DOMAINS, words)),
         ("llc_span", "<u8", (words,)),  # span of sd_llc
         ("cluster_span", "<u8", (words,)),  # span of sd_llc's own group
+    ]
+    return np.dtype((np.record, fields))
+
+
+def group_dtype(words: int) -> np.dtype[Any]:
+    """One sched_group of a Machine whose masks have that many words."""
+    fields = [
+        ("weight", "<i8"),  # group_weight
+        ("first", "<i4"),  # lowest CPU of its span
+        ("cpu", "<i4"),  # a CPU, and a level of its domains, whose own group shares this one's sgc; -1 if there is none
+        ("level", "<i4"),
+        ("span", "<u8", (words,)),
     ]
     return np.dtype((np.record, fields))
 
@@ -53,6 +73,8 @@ class Machine(NamedTuple):
     """CPUs and scheduling domains, and the static keys that depend on them."""
 
     cpus: Array  # cpu_dtype, (n,), by CPU number
+    groups: Array  # group_dtype, (n,): every group once
+    rings: Array  # int64, (n,): numbers of groups, domain by domain in the order of their rings
     smt_active: int  # sched_smt_present: some core has more than one CPU online
     cluster_active: int  # sched_cluster_active: some domain has SD_CLUSTER
     asym_active: int  # sched_asym_cpucapacity: some domain has SD_ASYM_CPUCAPACITY
@@ -68,6 +90,27 @@ def cpumask_test_cpu(cpu: int, mask: Array) -> bool:
 def cpumask_clear_cpu(cpu: int, mask: Array) -> None:
     """Take a CPU out of a mask."""
     mask[cpu >> 6] &= ~(np.uint64(1) << np.uint64(cpu & 63))
+
+
+@compiled
+def cpumask_intersects(one: Array, other: Array) -> bool:
+    """Whether two masks have a CPU in common."""
+    common = np.uint64(0)
+    for word in range(len(one)):
+        common |= one[word] & other[word]
+    return bool(common != 0)
+
+
+@compiled
+def cpumask_weight_and(one: Array, other: Array) -> int:
+    """How many CPUs two masks have in common."""
+    weight = 0
+    for word in range(len(one)):
+        common = one[word] & other[word]
+        while common:
+            common &= common - np.uint64(1)
+            weight += 1
+    return weight
 
 
 @compiled
@@ -106,7 +149,8 @@ def machine(topology: Topology) -> Machine:
         _set_domains(cpus[cpu], topology.chain(cpu), topology.words)
     widest = _set_siblings(cpus, topology)
     flags = {flag for sd in topology.domains for flag in sd.flags}
-    return Machine(cpus, int(widest > 1), int("CLUSTER" in flags), int("ASYM_CPUCAPACITY" in flags))
+    groups, rings = _set_groups(cpus, topology)
+    return Machine(cpus, groups, rings, int(widest > 1), int("CLUSTER" in flags), int("ASYM_CPUCAPACITY" in flags))
 
 
 def _set_domains(cpu: Any, chain: list[Domain], words: int) -> None:
@@ -117,6 +161,8 @@ def _set_domains(cpu: Any, chain: list[Domain], words: int) -> None:
         cpu["sd_flags"][level] = sum(_BITS.get(flag, 0) for flag in sd.flags)
         cpu["sd_pct"][level] = sd.imbalance_pct
         cpu["sd_span"][level] = mask_of(sd.span, words)
+        cpu["sd_weight"][level] = len(sd.span)
+        cpu["sd_imb"][level] = sd.imb_numa_nr or _imb_numa_nr(chain, level)
     sharing = [sd for sd in chain if "SHARE_LLC" in sd.flags]
     if sharing:
         sd = sharing[-1]
@@ -131,6 +177,41 @@ def _set_domains(cpu: Any, chain: list[Domain], words: int) -> None:
     clusters = [sd for sd in chain if "CLUSTER" in sd.flags]
     if clusters:
         cpu["share_id"] = min(clusters[0].span)
+
+
+def _imb_numa_nr(chain: list[Domain], level: int) -> int:
+    """What imb_numa_nr would be on a kernel that has none (before 5.18), by update_numa_imbalance of v6.0 and later.
+
+    The domain right above the LLC, a node's, is not in the chain if it has the LLC's CPUs: then the LLC is the node.
+    """
+    llcs = [i for i, sd in enumerate(chain) if "SHARE_LLC" in sd.flags]
+    numa = [i for i, sd in enumerate(chain) if "NUMA" in sd.flags]
+    if not llcs or level <= llcs[-1]:
+        return 0
+    node = llcs[-1] + (numa[:1] != [llcs[-1] + 1])
+    ratio = len(chain[node].span) // len(chain[llcs[-1]].span)
+    imb = max(1, ratio if ratio > 1 else len(chain[node].span) >> 3)
+    first = len(chain[numa[0] if numa else node].span)
+    return imb * max(1, len(chain[level].span) // first)
+
+
+def _set_groups(cpus: Array, topology: Topology) -> tuple[Array, Array]:
+    """(groups, rings) of a Machine; fills in where each domain's ring is."""
+    groups = np.zeros(max(1, len(topology.groups)), group_dtype(topology.words)).view(np.recarray)
+    rings: list[int] = []
+    sgc: dict[int, tuple[int, int]] = {}
+    for cpu in range(len(cpus)):
+        for level, sd in enumerate(topology.chain(cpu)):
+            cpus[cpu]["sd_ring"][level] = len(rings)
+            cpus[cpu]["sd_groups"][level] = len(sd.ring)
+            rings += sd.ring
+            if sd.ring:  # the first group is the one that holds the CPU
+                sgc.setdefault(topology.groups[sd.ring[0]].sgc, (cpu, level))
+    for number, sg in enumerate(topology.groups):
+        groups[number]["weight"], groups[number]["first"] = sg.weight, min(sg.span)
+        groups[number]["cpu"], groups[number]["level"] = sgc.get(sg.sgc, (-1, -1))
+        groups[number]["span"] = mask_of(sg.span, topology.words)
+    return groups, np.array(rings or [0], np.int64)
 
 
 def _set_siblings(cpus: Array, topology: Topology) -> int:

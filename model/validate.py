@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import schema
 from ..analysis import distance
 from ..errors import TraceError
 from ..schema import MASK, WAKEUPS, Outcome
@@ -20,12 +21,14 @@ from .flickers import mark_flickers
 from .flips import COLUMNS, FlipCheck, check_flips
 from .idle import Path
 from .kernels import Kernel, policy_for
+from .loads import NONE, Loads
 from .order import Calls, same_calls
 from .policy import AffineCount, Policy
 from .replay import Certainty, replay
 from .topo import Array
 from .wakeup import Doubt
 
+LOADS = [column.name for column in schema.LOADS]
 WORST = 20  # disagreements kept with all inputs
 _WEIGHING = Doubt.SYNC | Doubt.WIDE | Doubt.ALONE | Doubt.WEIGHT  # doubts that leave wake_affine's verdict open
 
@@ -49,22 +52,16 @@ class Share:
 
 
 @dataclass
-class Validation:
-    """Agreement of one trace with the policy of the kernel it was recorded on."""
+class Agreement:
+    """Agreement of decisions of one kind: wakeups, or forks and execs."""
 
-    kernel: Kernel
-    clean_share: float
     certainty: dict[str, Share]
     path: dict[str, Share]
     distance: dict[str, Share]
-    affine: dict[str, Share]
     order: Share
     out_of_order: list[int]
     doubts: dict[str, int]
     impossible: int
-    not_placed: dict[str, int]
-    ends: int
-    flips: FlipCheck
     disagreements: list[dict[str, Any]]
 
     @property
@@ -72,6 +69,39 @@ class Validation:
         """Every decision; one that is undecidable does not agree."""
         shares = self.certainty.values()
         return Share(sum(s.decisions for s in shares), sum(s.agree for s in shares))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON values of Validation.to_json() that are of one kind of decision."""
+        certainty = {name: share.decisions for name, share in self.certainty.items()}
+        return {
+            "decisions": self.all.decisions,
+            "exact": certainty["EXACT"],
+            "raced": certainty["RACED"],
+            "undecidable": certainty["UNDECIDABLE"],
+            "agree_all": self.all.share,
+            "agree_exact": self.certainty["EXACT"].share,
+            "impossible": self.impossible,
+            "by_certainty": _dicts(self.certainty),
+            "by_path": _dicts(self.path),
+            "by_distance": _dicts(self.distance),
+            "order": self.order.to_dict(),
+            "out_of_order": self.out_of_order,
+            "doubts": self.doubts,
+            "disagreements": self.disagreements,
+        }
+
+
+@dataclass
+class Validation(Agreement):
+    """Agreement of one trace with the policy of the kernel it was recorded on: of its wakeups, and of its forks."""
+
+    kernel: Kernel
+    clean_share: float
+    affine: dict[str, Share]
+    not_placed: dict[str, int]
+    ends: int
+    flips: FlipCheck
+    forks: Agreement
 
     def to_json(self) -> dict[str, Any]:
         """One object of JSON values.
@@ -84,35 +114,23 @@ class Validation:
         against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds being Wilson's at
         95 %. order: the same of exact decisions of tier deep, agree being those in which the kernel made the calls
         that the model makes, in the same order; out_of_order: rows of the first 20 others. doubts: fact missed ->
-        undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement, or whose
-        placement is not modelled; ends: wakeups left out of all counts because some probe was not attached yet or not
-        any more. flips: {matched, unchanged, unexplained, lost}. disagreements: at most 20, {wakeup:
-        row, model: {…}, kernel_cpu, inputs: {column: value}}, the certain and the farthest first.
+        undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement; ends:
+        wakeups left out of all counts because some probe was not attached yet or not any more. flips: {matched,
+        unchanged, unexplained, lost}. disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu, inputs:
+        {column: value}}, the certain and the farthest first. All of that is of wakeups; forks: of forks and execs,
+        {decisions, exact, …, disagreements}, the latter with loads: [{column: value}], their rows of that table.
         """
-        certainty = {name: share.decisions for name, share in self.certainty.items()}
         return {
             "release": self.kernel.release,
             "policy": {name: int(value) for name, value in self.kernel.policy._asdict().items()},
             "unseen": self.kernel.unseen,
-            "decisions": self.all.decisions,
-            "exact": certainty["EXACT"],
-            "raced": certainty["RACED"],
-            "undecidable": certainty["UNDECIDABLE"],
-            "agree_all": self.all.share,
-            "agree_exact": self.certainty["EXACT"].share,
-            "impossible": self.impossible,
             "clean_share": self.clean_share,
-            "by_certainty": _dicts(self.certainty),
-            "by_path": _dicts(self.path),
-            "by_distance": _dicts(self.distance),
+            **self.to_dict(),
             "affine": _dicts(self.affine),
-            "order": self.order.to_dict(),
-            "out_of_order": self.out_of_order,
-            "doubts": self.doubts,
             "not_placed": self.not_placed,
             "ends": self.ends,
             "flips": {name: getattr(self.flips, name) for name in ("matched", "unchanged", "unexplained", "lost")},
-            "disagreements": self.disagreements,
+            "forks": self.forks.to_dict(),
         }
 
 
@@ -138,35 +156,34 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     hz = trace.meta.get("hz")
     if not hz:
         kernel.unseen.append("HZ is unknown: taken as 250")
-    tally = _Tally(trace.topology, kernel.policy)
+    loads = Loads.of(trace)
+    tally, forks = _Tally(trace.topology, kernel.policy), _Tally(trace.topology, kernel.policy, loads)
     switches = trace.array("switches", ["ts", "cpu", "prev_pid", "next_pid"]) if trace.has("switches") else None
     migrations = trace.array("migrations", ["ts", "orig_cpu", "dest_cpu"]) if trace.has("migrations") else None
     calls = Calls(trace) if trace.meta.get("tier") == "deep" else None
     for wakeups, numbers in _chunks(trace):
         if switches is not None:
             mark_flickers(wakeups, switches, migrations, trace.topology)
-        results = replay(wakeups, trace.topology, kernel.policy, hz or 250)
-        tally.add(wakeups, results, numbers)
+        results = replay(wakeups, trace.topology, kernel.policy, hz or 250, loads)
+        slow = np.isin(wakeups["outcome"], (Outcome.FORK, Outcome.EXEC))
+        for part, rows in ((tally, ~slow), (forks, slow)):
+            part.add(wakeups[rows], results[rows], numbers[rows])
         if calls is not None:
-            tally.add_order(same_calls(wakeups, results, calls, trace.topology, kernel.policy, hz or 250), numbers)
+            same = same_calls(wakeups, results, calls, trace.topology, kernel.policy, hz or 250, loads)
+            tally.add_order(same[~slow], numbers[~slow])
+            forks.add_order(same[slow], numbers[slow])
     flips = trace.array("wakeups", [*COLUMNS, "ts_exit"])
     inside = _inside(trace, flips)
     windows = trace.loss("wakeups")[["start", "end"]].itertuples(index=False, name=None)
     return Validation(
+        **vars(tally.agreement()),
         kernel=kernel,
         clean_share=trace.clean_share(),
-        certainty={c.name: tally.certainty.get(c.name, Share()) for c in Certainty if c != Certainty.NOT_PLACED},
-        path=tally.path,
-        distance=tally.distance,
         affine=tally.affine,
-        order=tally.order,
-        out_of_order=tally.out_of_order,
-        doubts=tally.doubts,
-        impossible=tally.impossible,
         not_placed=tally.not_placed,
         ends=int(np.count_nonzero(~inside)),
         flips=check_flips(flips[inside], hz or 250, windows),
-        disagreements=[entry for _, entry in tally.worst],
+        forks=forks.agreement(),
     )
 
 
@@ -193,9 +210,10 @@ def _dicts(shares: dict[str, Share]) -> dict[str, dict[str, Any]]:
 class _Tally:
     """Sums over the pieces of a trace."""
 
-    def __init__(self, topology: Topology, policy: Policy) -> None:
+    def __init__(self, topology: Topology, policy: Policy, loads: Loads = NONE) -> None:
         self.far = distance.matrix(topology)
         self.policy = policy
+        self.loads = loads
         self.certainty: dict[str, Share] = {}
         self.path: dict[str, Share] = {}
         self.distance: dict[str, Share] = {}
@@ -206,6 +224,19 @@ class _Tally:
         self.impossible = 0
         self.not_placed: dict[str, int] = {}
         self.worst: list[tuple[tuple[int, int], dict[str, Any]]] = []
+
+    def agreement(self) -> Agreement:
+        """What was added, in all."""
+        return Agreement(
+            certainty={c.name: self.certainty.get(c.name, Share()) for c in Certainty if c != Certainty.NOT_PLACED},
+            path=self.path,
+            distance=self.distance,
+            order=self.order,
+            out_of_order=self.out_of_order,
+            doubts=self.doubts,
+            impossible=self.impossible,
+            disagreements=[entry for _, entry in self.worst],
+        )
 
     def add(self, wakeups: Array, results: Array, numbers: Array) -> None:
         """Add replayed wakeups, with their row numbers."""
@@ -247,8 +278,6 @@ class _Tally:
             if outcome == Outcome.PLACED:
                 continue
             name = Outcome(outcome).name
-            if outcome in (Outcome.FORK, Outcome.EXEC):
-                name += ", not modelled: group figures are not captured"
             self.not_placed[name] = self.not_placed.get(name, 0) + int(n)
 
     def _count_affine(self, wakeups: Array, results: Array) -> None:
@@ -276,7 +305,11 @@ class _Tally:
         for i in order:
             row, result = wakeups[wrong[i]], results[wrong[i]]
             rank = (int(result["certainty"]), -int(far[i]))
-            self.worst.append((rank, _entry(row, result, int(numbers[wrong[i]]))))
+            entry = _entry(row, result, int(numbers[wrong[i]]))
+            loads, first, last = self.loads.find(wakeups[wrong[i] : wrong[i] + 1])
+            if first[0] < last[0]:
+                entry["loads"] = [dict(zip(LOADS, r.tolist(), strict=True)) for r in loads[first[0] : last[0]]]
+            self.worst.append((rank, entry))
         self.worst = sorted(self.worst, key=lambda entry: entry[0])[:WORST]
 
 

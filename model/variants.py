@@ -185,8 +185,17 @@ _ALL = (
         GORMAN.format(1),
         "merged in 4.17 (2c83362734da)",
         "a fork or exec leaves the node only if the other node's load is lower by more than the imbalance",
-        {"idlest_local": (0,), "idlest": (Idlest.RUNNABLE,)},
+        {"idlest_local": (0,), "idlest": (Idlest.RUNNABLE, Idlest.TYPES)},
         {"idlest_local": 1},
+    ),
+    Patch(
+        "revert-numa-idlest-stay-local",
+        "numa-idlest-stay-local taken out again, which 57abff067a08 (v5.5) kept for groups that are fully busy or "
+        "overloaded",
+        "never posted",
+        "a fork or exec leaves the node as it would leave any group: if the other's load is lower by imbalance_pct",
+        {"idlest_local": (1,), "idlest": (Idlest.RUNNABLE, Idlest.TYPES)},
+        {"idlest_local": 0},
     ),
     Patch(
         "numa-delay-retry",

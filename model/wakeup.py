@@ -16,7 +16,7 @@ from ..schema import NEVER, Context, Outcome
 from ..topology import Topology
 from .compiled import compiled
 from .policy import LlcFactor, Policy, WakeFlags
-from .topo import SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu
+from .topo import SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu
 
 UNKNOWN = -1
 NO_CPU = -1  # where the kernel has nr_cpumask_bits or -1: no CPU found or chosen
@@ -27,6 +27,9 @@ SCHED_IDLE = 5
 WF_CURRENT_CPU = 0x40
 
 Wakeup = Any  # a record of wakeup_dtype
+
+LEVELS = 8  # domains of a CPU whose groups the probes read
+STEPS = 32  # domains that a fork or exec may be moved in: every step leads to a smaller one
 
 TRAIL = 256  # calls noted for each 64 CPUs: a wakeup looks at a CPU two or three times at most
 
@@ -45,6 +48,8 @@ class Doubt(IntFlag):
     IDLE = 128  # which CPUs are idle? [idle words]
     CAPACITY = 256  # which CPUs fit the task? [utilisation and clamps: not captured]
     SUMS = 512  # do the loads of whole nodes or LLCs favour the waker's CPU? [not captured]
+
+    GROUPS = 1024  # which group of CPUs is the idlest, and which CPU in it? [loads table, rings of groups]
 
 
 class Asked(IntEnum):
@@ -69,11 +74,11 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
         this_capacity prev_capacity this_nr_running this_nr_idle_scan
         prev_nr_idle_scan this_has_idle_cores prev_has_idle_cores this_avg_idle this_avg_scan_cost has_masks
         jiffies_exit this_load_exit prev_load_exit this_nr_running_exit this_nr_idle_scan_exit prev_nr_idle_scan_exit
-        this_has_idle_cores_exit prev_has_idle_cores_exit
+        this_has_idle_cores_exit prev_has_idle_cores_exit wakee_nr_allowed
         """  # as in schema.WAKEUPS
     fields: list[Any] = [(name, "<i8") for name in facts.split()]
     fields += [
-        ("sd_flag", "<i8"),  # SD_BALANCE_WAKE for wakeups
+        ("sd_flag", "<i8"),  # SD_BALANCE_WAKE, _FORK or _EXEC
         ("sync", "<i8"),  # WF_SYNC and current is not exiting
         ("current_cpu", "<i8"),  # WF_CURRENT_CPU
         ("factor", "<i8"),  # sd_llc_size of the waking CPU
@@ -89,9 +94,21 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
         ("sched_idle", "<u8", (words,)),
         ("sched_idle_exit", "<u8", (words,)),
         ("allowed", "<u8", (words,)),  # p.cpus_ptr
+        ("flickered", "<u8", (words,)),  # CPUs seen to begin or cease to idle meanwhile, in a fork or exec
         ("select_rq_mask", "<u8", (words,)),  # scratch, as the kernel's per-CPU mask of that name
         ("trail", "<i4", (TRAIL * words, 3)),  # functions called, in order: Asked, CPU, second CPU or -1
+        ("figures", "<i8"),  # a fork's or exec's figures, below, were captured
+        ("preferred_nid", "<i8"),
+        ("moved", "<i8"),  # one of those looked at changed meanwhile
+        ("nr_steps", "<i8"),  # rows of steps in use
+        ("steps", "<i4", (STEPS, 5)),  # of find_idlest_cpu: CPU, level, group or -1, Rule, CPU found
+        ("capacity", "<i8", (64 * words, LEVELS)),  # of the CPU's own group at each level
     ]
+    figures = """
+        known changed load runnable util util_est nr_running curr ttwu_pending idle_stamp exit_latency
+        own_load own_runnable own_util own_util_est own_queued imbalance group_changed
+        """  # by CPU; as in schema.LOADS, but for known, changed (loads.Changed) and group_changed (bit: level)
+    fields += [(name, "<i8", (64 * words,)) for name in figures.split()]
     return np.dtype((np.record, fields))
 
 
@@ -190,6 +207,14 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.chosen_cpu = row["chosen_cpu"]
     w.wakee_cpu = row["wakee_cpu"]
     w.sd_flag = SD_BALANCE_WAKE
+    if row["outcome"] == Outcome.FORK:
+        w.sd_flag = SD_BALANCE_FORK
+    elif row["outcome"] == Outcome.EXEC:
+        w.sd_flag = SD_BALANCE_EXEC
+    w.wakee_nr_allowed = row["wakee_nr_allowed"]
+    w.preferred_nid = row["wakee_preferred_nid"]
+    w.figures = 0
+    w.moved = 0
     w.sync = _sync(policy, wake_flags, waker_flags)
     w.current_cpu = _current_cpu(policy, wake_flags)
     w.jiffies = np.int64(row["jiffies"])
@@ -240,5 +265,6 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
 
 @compiled
 def placed(row: Row) -> bool:
-    """Whether the wakeup reached select_task_rq_fair as a wakeup."""
-    return bool(row["outcome"] == Outcome.PLACED)
+    """Whether it reached select_task_rq_fair."""
+    outcome = row["outcome"]
+    return bool(outcome == Outcome.PLACED or outcome == Outcome.FORK or outcome == Outcome.EXEC)

@@ -4,6 +4,7 @@
     python -m wakescope.testbox.campaign corpus FOLDER [KERNEL-TOPOLOGY…]    tests/corpus, or part of it, again
     python -m wakescope.testbox.campaign threads FOLDER [KERNEL-TOPOLOGY…]   its traces that docs/variants.md is about
     python -m wakescope.testbox.campaign fidelity FOLDER [KERNEL-TOPOLOGY…]  the traces behind docs/fidelity.md
+    python -m wakescope.testbox.campaign forks FOLDER [KERNEL-TOPOLOGY…]     those of its table of forks and execs
 
 A load is NAME:N@SECONDS; each becomes one trace, and one that fails is reported and does not end the others. What is
 there already is not made again, so an interrupted campaign goes on where it was.
@@ -35,7 +36,7 @@ TIMEOUT = 1500  # seconds of one boot
 class Campaign:
     """Machines, what is recorded on each as (tier, loads) in order, and what a trace must be to be kept.
 
-    largest is the size in bytes no trace may pass (0: any), fewest the placed wakeups it must hold.
+    largest is the size in bytes no trace may pass (0: any), fewest the decisions it must hold.
     """
 
     topologies: tuple[str, ...]
@@ -47,7 +48,7 @@ class Campaign:
 CAMPAIGNS = {
     "corpus": Campaign(
         ("2s2c2t", "1s8c1t", "uneven"),
-        (("decision", ("tbench:4@4", "hackbench:1@3", "pgbench:4@4", "numa:2@4")),),
+        (("decision", ("tbench:4@4", "hackbench:1@3", "pgbench:4@4", "numa:2@4", "forks:2@4")),),
         600_000,
     ),
     # the machine of the 2015 thread (docs/variants.md): pgbench at the client count its figures are about
@@ -58,6 +59,7 @@ CAMPAIGNS = {
         (("deep", ("tbench:4@15", "hackbench:2@12", "pgbench:4@35", "juggle:4@15", "mixed:2@10")),),
         fewest=20_000,
     ),
+    "forks": Campaign(("2s2c2t", "1s8c1t", "uneven", "snc"), (("deep", ("forks:3@60",)),)),
 }
 
 
@@ -104,7 +106,8 @@ def _record(types: Types, tier: str, path: Path, name: str, count: int, seconds:
 def _refit(path: Path, seconds: float, campaign: Campaign) -> float:
     """Remove a trace that is too large or too short, to be made again over these seconds."""
     size = sum(file.stat().st_size for file in path.iterdir())
-    placed = int((Trace.open(path).df("wakeups")["outcome"] == Outcome.PLACED).sum())
+    outcomes = Trace.open(path).df("wakeups", ["outcome"])["outcome"]
+    placed = int(outcomes.isin([Outcome.PLACED, Outcome.FORK, Outcome.EXEC]).sum())
     if campaign.largest and size > campaign.largest:
         seconds *= 0.8 * campaign.largest / size
     elif placed < campaign.fewest:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""The loads recorded in boxes: the recorder's own workloads, and three that reach what those do not.
+"""The loads recorded in boxes: the recorder's own workloads, and four that reach what those do not.
 
 juggle moves its tasks' affinity about; mixed runs several kinds of task at once, SCHED_IDLE ones among them; numa makes
-automatic NUMA balancing move tasks. Run as a module, this is the program of juggle and mixed.
+automatic NUMA balancing move tasks; forks places new tasks on machines from idle to overloaded. Run as a module, this
+is the program of juggle, mixed and forks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from ..tracers import host
 from ..tracers.workloads import WORKLOADS, Load, workload
 
 PERIOD = 0.002  # seconds between two changes of affinity
+FORKING = "while :; do /bin/true; /bin/true & /bin/true; ( : ); wait; done"  # fork and exec, two at once, fork alone
 
 
 @contextmanager
@@ -49,11 +51,18 @@ def numa(processes: int, seconds: float) -> Iterator[Load]:
     yield Load([host.perf() or _program("perf"), "bench", "numa", "mem", *shape, "-q"])
 
 
+@contextmanager
+def forks(shells: int, seconds: float) -> Iterator[Load]:
+    """N shells that fork and exec, N tasks that fork and N that start threads, beside ever more hogs."""
+    yield Load([sys.executable, "-m", __name__, "forks", str(shells), str(seconds)])
+
+
 LOADS: dict[str, Callable[[int, float], AbstractContextManager[Load]]] = {
     **WORKLOADS,
     "juggle": juggle,
     "mixed": mixed,
     "numa": numa,
+    "forks": forks,
 }
 
 
@@ -125,8 +134,48 @@ def juggled(pairs: int, seconds: float) -> None:
             os.waitpid(pid, 0)
 
 
+def _hog(policy: int, nice: int) -> int:
+    """Fork a task that runs for ever; returns its pid."""
+    pid = os.fork()
+    if pid == 0:
+        os.nice(nice)
+        os.sched_setscheduler(0, policy, os.sched_param(0))
+        while True:
+            pass
+    return pid
+
+
+def forked(shells: int, seconds: float) -> None:
+    """Run the shells, every other one on every other CPU only, and as many workers that fork and that start threads,
+    with more hogs in each fifth of the time.
+
+    The first hog is a SCHED_IDLE one, which leaves its CPU free for others to take; every other one is nice.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    quick = [_program("stress-ng"), "--quiet", "--fork", str(shells), "--pthread", str(shells), "--pthread-max", "3"]
+    commands = [["/bin/sh", "-c", FORKING]] * shells + [quick]
+    null = subprocess.DEVNULL
+    running = [subprocess.Popen(c, stdout=null, stderr=null, start_new_session=True) for c in commands]
+    for shell in running[1:-1:2]:
+        os.sched_setaffinity(shell.pid, cpus[::2])
+    hogs: list[int] = []
+    try:
+        for wanted in (0, 1, len(cpus) // 2, len(cpus), 2 * len(cpus)):
+            while len(hogs) < wanted:
+                hogs.append(_hog(os.SCHED_OTHER if hogs else os.SCHED_IDLE, len(hogs) % 2 * 10))
+            time.sleep(seconds / 5)
+    finally:
+        for pid in hogs:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        for process in running:
+            os.killpg(process.pid, signal.SIGTERM)
+            process.wait()
+
+
 if __name__ == "__main__":
     what, *words = sys.argv[1:]
     if what == "beside":
         sys.exit(beside(split(words)))
-    juggled(int(words[0]), float(words[1]))
+    run = {"juggle": juggled, "forks": forked}[what]
+    run(int(words[0]), float(words[1]))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from wakescope import schema
 from wakescope.schema import Context, Outcome, TaskEvent
-from wakescope.topology import Cpu, Domain, Topology
+from wakescope.topology import Cpu, Domain, Group, Topology
 from wakescope.trace import FORMAT, Trace, write_meta, write_table
 
 Row = Mapping[str, Any]
@@ -62,6 +62,8 @@ def topology(nodes: int = 1, llcs: int = 1, cores: int = 2, threads: int = 1, af
     ]
     levels = [("SMT", threads), ("MC", per_llc), ("DIE", per_node), ("NUMA", count)]
     domains = []
+    groups: dict[tuple[str, int], int] = {}
+    made: list[Group] = []
     for c in range(count):
         below, level = 1, 0
         for name, size in levels:
@@ -71,10 +73,19 @@ def topology(nodes: int = 1, llcs: int = 1, cores: int = 2, threads: int = 1, af
             if name == "NUMA" and not affine_nodes:
                 flags = ["BALANCE_NEWIDLE"]
             flags += {"SMT": ["SHARE_CPUCAPACITY", "SHARE_LLC"], "MC": ["SHARE_LLC"], "NUMA": ["NUMA"]}.get(name, [])
-            span = list(range(c - c % size, c - c % size + size))
-            domains.append(Domain(c, level, name, flags, 117, span, groups=size // below))
+            first = c - c % size
+            ring = []
+            for i in range(size // below):  # from its own group on, round the domain
+                start = first + (c - c % below - first + i * below) % size
+                if (name, start) not in groups:
+                    groups[name, start] = len(made)
+                    made.append(Group(list(range(start, start + below)), below, [], len(made)))
+                ring.append(groups[name, start])
+            span = list(range(first, first + size))
+            own = made[ring[0]].span
+            domains.append(Domain(c, level, name, flags, 117, span, size // below, own, [], 1, ring))
             below, level = size, level + 1
-    return Topology(cpus, domains, smt_active=threads > 1)
+    return Topology(cpus, domains, smt_active=threads > 1, groups=made)
 
 
 def mask(cpus: Iterable[int], words: int = 1) -> list[int]:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """The command line says what is wrong with it in one line, with an exit status of its own for each kind of error."""
 
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +45,16 @@ def test_an_error_is_one_line(words, status, said):
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_a_reader_that_goes_away_is_no_fault():
+    reading, writing = os.pipe()
+    os.close(reading)
+    line = [sys.executable, "-m", "wakescope", "patches"]
+    done = subprocess.run(line, stdout=writing, stderr=subprocess.PIPE, cwd=ROOT)
+    os.close(writing)
+    assert done.returncode == 141
+    assert done.stderr == b""
 
 
 @pytest.mark.parametrize("words", [[], ["box"]])

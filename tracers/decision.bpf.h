@@ -125,6 +125,10 @@ struct spans {
 
 ARRAY(spans, BPF_MAP_TYPE_PERCPU_ARRAY, struct spans, 1);
 
+#ifndef BCC /* which has no functions that are verified by themselves */
+#include "loads.bpf.h"
+#endif
+
 SEC("tp_btf/sched_waking")
 int BPF_PROG(waking_decision, struct task_struct *p)
 {
@@ -196,6 +200,9 @@ int select_enter(__u64 *ctx)
 		w->affine_moves = task_affine_moves(p);
 	}
 	read_idle(sp->words, w->idle, w->sched_idle);
+#ifndef BCC
+	loads_at_entry(w);
+#endif
 	return 0;
 }
 
@@ -238,6 +245,9 @@ int select_exit(__u64 *ctx)
 	w->chosen_cpu = select_has_sd_flag ? RETURNED(ctx, 4) : RETURNED(ctx, 3);
 	read_idle(sp->words, w->idle_exit, w->sched_idle_exit);
 	fill_exit(w);
+#ifndef BCC
+	loads_at_exit(w);
+#endif
 	w->waker_flips_exit = GET(cur, wakee_flips);
 	w->wakee_flips_exit = GET(p, wakee_flips);
 	w->waker_decay_ts_exit = GET(cur, wakee_flip_decay_ts);

@@ -148,7 +148,7 @@ def _features() -> Check:
 
 def _rings() -> Check:
     cpus = os.cpu_count() or 1
-    sizes = ring_sizes(0, cpus, False)
+    sizes = ring_sizes(0, cpus, ["wakeup", "switch", "event", "load"])
     rate = sizes["wakeup"] / 328 / (4 * INTERVAL)  # four drains late is the slack a busy machine needs
     total = sum(sizes.values()) * cpus >> 20
     return Check("rings", OK, f"{total} MiB in all: {rate:,.0f} wakeups/s on each CPU", "larger: --ring MIB")

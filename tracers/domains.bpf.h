@@ -3,6 +3,9 @@
 
 ARRAY(domains, BPF_MAP_TYPE_ARRAY, struct domain, MAX_LEVELS);
 
+/* Groups of all levels, MAX_GROUPS places for each; weight 0 ends a ring that is shorter. */
+ARRAY(groups, BPF_MAP_TYPE_ARRAY, struct group, MAX_LEVELS * MAX_GROUPS);
+
 static __always_inline void read_groups(struct domain *d, struct sched_domain *sd)
 {
 	struct sched_group *first = GET(sd, groups), *sg = first;
@@ -12,11 +15,23 @@ static __always_inline void read_groups(struct domain *d, struct sched_domain *s
 	bpf_probe_read_kernel(d->group_span, sizeof(d->group_span), sched_group_span(first));
 	if (bpf_core_field_exists(first->flags))
 		d->groups_flags = GET(first, flags);
-	for (int i = 0; i < 64; i++) {
-		d->nr_groups++;
-		sg = GET(sg, next);
-		if (!sg || (__u64)sg == (__u64)first)
+	for (__u32 i = 0; i < MAX_GROUPS; i++) {
+		__u32 key = d->level * MAX_GROUPS + i;
+		struct group *g = bpf_map_lookup_elem(MAP(groups), &key);
+
+		if (!g)
 			break;
+		g->weight = 0;
+		if (!sg)
+			continue;
+		d->nr_groups++;
+		g->weight = GET(sg, group_weight);
+		g->flags = bpf_core_field_exists(sg->flags) ? GET(sg, flags) : 0;
+		g->sgc = (__u64)GET(sg, sgc);
+		bpf_probe_read_kernel(g->span, sizeof(g->span), sched_group_span(sg));
+		sg = GET(sg, next);
+		if ((__u64)sg == (__u64)first)
+			sg = NULL;
 	}
 }
 

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ..topology import Cpu, Domain, Topology
+from ..topology import Cpu, Domain, Group, Topology
 from .host import cpu_list, read
 from .offsets import kernel_types
 from .probes import Probes, plan
@@ -25,7 +26,8 @@ def read_topology(probes: Probes) -> Topology:
     present = cpu_list(read(SYSFS / "cpu/present") or "0")
     online = set(cpu_list(read(SYSFS / "cpu/online") or "0"))
     nodes = _nodes()
-    domains = [d for cpu in sorted(online) for d in _chain(probes, cpu)]
+    groups = _Groups()
+    domains = [d for cpu in sorted(online) for d in _chain(probes, cpu, groups)]
     cpus = []
     for cpu in present:
         here = SYSFS / f"cpu/cpu{cpu}/topology"
@@ -45,7 +47,7 @@ def read_topology(probes: Probes) -> Topology:
     smt_active = read(SYSFS / "cpu/smt/active") == "1"
     flags = probes.plan.types.flags
     order = sorted(flags, key=lambda name: flags[name])
-    return Topology(cpus, domains, distances, smt_active, order)
+    return Topology(cpus, domains, distances, smt_active, order, groups.found)
 
 
 def this_machine() -> Topology:
@@ -59,7 +61,26 @@ def _nodes() -> dict[int, list[int]]:
     return {n: cpu_list(read(SYSFS / f"node/node{n}/cpulist") or "") for n in numbers}
 
 
-def _chain(probes: Probes, cpu: int) -> list[Domain]:
+class _Groups:
+    """Groups as they are met, each once."""
+
+    def __init__(self) -> None:
+        self.found: list[Group] = []
+        self._numbers: dict[bytes, int] = {}
+        self._sgc: dict[int, int] = {}
+
+    def number(self, probes: Probes, row: Any) -> int:
+        """Index in found of a group, a struct group."""
+        key = row.tobytes()
+        if key not in self._numbers:
+            sgc = self._sgc.setdefault(int(row["sgc"]), len(self._sgc))
+            span = mask_cpus(row["span"], 64 * len(row["span"]))
+            self._numbers[key] = len(self.found)
+            self.found.append(Group(span, int(row["weight"]), probes.flag_names(int(row["flags"])), sgc))
+        return self._numbers[key]
+
+
+def _chain(probes: Probes, cpu: int, groups: _Groups) -> list[Domain]:
     limit = max(cpu_list(read(SYSFS / "cpu/possible") or "0")) + 1
     chain = []
     for row in probes.domains(cpu):
@@ -76,6 +97,7 @@ def _chain(probes: Probes, cpu: int) -> list[Domain]:
                 group_span=mask_cpus(row["group_span"], limit),
                 groups_flags=probes.flag_names(int(row["groups_flags"])),
                 imb_numa_nr=int(row["imb_numa_nr"]),
+                ring=[groups.number(probes, group) for group in probes.groups(int(row["level"]))],
             )
         )
     return chain

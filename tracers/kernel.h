@@ -17,9 +17,12 @@
 struct cpumask; /* read whole: its first member is the bitmap */
 
 struct sched_avg {
+	__u64 last_update_time;
 	unsigned long load_avg;
 	unsigned long runnable_load_avg;
+	unsigned long runnable_avg;
 	unsigned long util_avg;
+	unsigned int util_est;
 };
 
 struct rq;
@@ -47,8 +50,15 @@ struct sched_domain_shared {
 	unsigned int nr_idle_scan;
 };
 
+struct sched_group_capacity {
+	unsigned long capacity;
+	unsigned int imbalance;
+};
+
 struct sched_group {
 	struct sched_group *next;
+	unsigned int group_weight;
+	struct sched_group_capacity *sgc;
 	unsigned int flags;
 	unsigned long cpumask[0];
 };
@@ -120,6 +130,10 @@ struct task_numa_env {
 	int best_cpu;
 };
 
+struct cpuidle_state {
+	unsigned int exit_latency;
+};
+
 struct rq {
 	unsigned int nr_running;
 	unsigned int ttwu_pending;
@@ -130,6 +144,8 @@ struct rq {
 	struct cfs_rq cfs;
 	struct sched_domain *sd;
 	__u64 avg_idle;
+	__u64 idle_stamp;
+	struct cpuidle_state *idle_state;
 };
 
 struct pcpu_hot {
@@ -164,6 +180,16 @@ struct sched_entity___v515 {
 
 struct task_struct___v515s {
 	struct sched_entity___v515 se;
+};
+
+/* 11137d384996 ("sched/fair: Simplify util_est", v6.8): before it util_est was a structure of two estimates. */
+struct util_est {
+	unsigned int enqueued;
+	unsigned int ewma;
+};
+
+struct sched_avg___v67 {
+	struct util_est util_est;
 };
 
 /* Some release after v6.12 and up to v6.18 renamed cfs_rq.idle_h_nr_running to h_nr_idle. */
@@ -249,6 +275,25 @@ static __always_inline __u32 cfs_nr_idle(struct cfs_rq *cfs_rq)
 	if (bpf_core_field_exists(((struct cfs_rq___h_nr_idle *)cfs_rq)->h_nr_idle))
 		return GET(((struct cfs_rq___h_nr_idle *)cfs_rq), h_nr_idle);
 	return 0;
+}
+
+static __always_inline __u32 cfs_util_est(struct sched_avg *avg)
+{
+	if (bpf_core_field_exists(((struct sched_avg___v67 *)avg)->util_est.enqueued))
+		return GET(((struct sched_avg___v67 *)avg), util_est.enqueued);
+	return GET(avg, util_est);
+}
+
+#define UTIL_AVG_UNCHANGED 0x80000000U /* a flag in a task's util_est (5.14; before, the lowest bit) */
+
+/* _task_util_est() */
+static __always_inline __u32 task_util_est(struct sched_avg *avg)
+{
+	__u32 enqueued = cfs_util_est(avg) & ~UTIL_AVG_UNCHANGED, ewma = 0;
+
+	if (bpf_core_field_exists(((struct sched_avg___v67 *)avg)->util_est.ewma))
+		ewma = GET(((struct sched_avg___v67 *)avg), util_est.ewma);
+	return enqueued > ewma ? enqueued : ewma;
 }
 
 /* The span bitmap follows the structure; its zero-length member is missing from the BTF of some builds. */

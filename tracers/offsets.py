@@ -118,7 +118,10 @@ def flag_bits(values: dict[str, int]) -> dict[str, int]:
 
 
 def lay_out(source: str, types: Types) -> str:
-    """kernel.h with each structure's members where this kernel has them; those it lacks become __int128 (bcc.h)."""
+    """kernel.h with each structure's members where this kernel has them; those it lacks become __int128 (bcc.h).
+
+    Structures go by names of their own, for BCC's headers may define some: pcpu_hot in those of 6.2 to 6.14.
+    """
     bodies = dict(_STRUCT.findall(source))
 
     def structure(match: re.Match[str]) -> str:
@@ -127,7 +130,8 @@ def lay_out(source: str, types: Types) -> str:
         size = types.sizes.get(name, 0)
         return f"struct {match[1]} {{ union {{\n" + "".join(lines) + f"\tchar whole[{size}];\n}}; }};"
 
-    return _STRUCT.sub(structure, source)
+    own_names = "".join(f"#define {name} wakescope_{name}\n" for name in bodies)
+    return own_names + _STRUCT.sub(structure, source)
 
 
 def _members(body: str) -> list[re.Match[str]]:

@@ -15,7 +15,8 @@
 LICENSE("GPL");
 
 #define MAX_CPUS (WORDS * 64)
-#define MAX_LEVELS 8 /* domains of one CPU: SMT, CLS, MC, PKG and a few NUMA levels */
+#define MAX_LEVELS LEVELS
+#define MAX_GROUPS (WORDS == 1 ? 64 : 256) /* groups of one domain: the cores of an LLC, the LLCs of a node, nodes */
 #define MAX_DEPTH 8 /* nested task groups whose h_load is followed */
 #define UNKNOWN 0xffffffffU
 #define UNKNOWN64 0xffffffffffffffffULL
@@ -36,12 +37,13 @@ CONSTANT(bool, decision_tier);
 CONSTANT(__u32, hardirq_shift); /* of preempt_count: 24 from 7.3 on, where HARDIRQ_DISABLE lies below; else 16 */
 CONSTANT(bool, schedstats);
 
-enum ring { RING_WAKEUP, RING_SWITCH, RING_EVENT, RING_CONSULT, NR_RINGS };
+enum ring { RING_WAKEUP, RING_SWITCH, RING_EVENT, RING_CONSULT, RING_LOAD, NR_RINGS };
 
 RING_ARRAY(wakeup_rings);
 RING_ARRAY(switch_rings);
 RING_ARRAY(event_rings);
 RING_ARRAY(consult_rings);
+RING_ARRAY(load_rings);
 
 struct stats {
 	__u64 tried[NR_RINGS];
@@ -78,11 +80,13 @@ struct records {
 	struct wakeup wakeup;
 	struct switched switched;
 	struct consult consult;
+	struct load load;
 	struct migration migration;
 	struct numa numa;
 	struct task task;
 	struct hotplug hotplug;
 	struct domain domain;
+	struct group group;
 	struct stats stats;
 } *records;
 

@@ -23,10 +23,11 @@ from .perf_rings import PerfRing
 from .rings import Ring
 
 HERE = Path(__file__).parent
+LEVELS = 8  # domains of one CPU that are read (records.h)
 TIERS = ("deep", "decision", "tracepoint")
 LOADERS = ("libbpf", "bcc")
 RECORDS = {"wakeups": "wakeup", "switches": "switched", "consults": "consult", "migrations": "migration"}
-RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug"}
+RECORDS |= {"numa": "numa", "tasks": "task", "hotplugs": "hotplug", "loads": "load"}
 
 # Programs of every tier, and of one. flush and domains are run by hand, snapshot is an iterator.
 EVENTS = ["sched_switch", "migrate_task", "move_numa", "stick_numa", "swap_numa", "task_new", "task_rename"]
@@ -60,6 +61,14 @@ class Plan:
     programs: list[str]
     types: Types
     refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def rings(self) -> list[str]:
+        """The rings that its programs write to."""
+        rings = ["wakeup", "switch", "event"]
+        if self.tier != "tracepoint" and self.loader == "libbpf":
+            rings.append("load")
+        return [*rings, "consult"] if self.tier == "deep" else rings
 
 
 def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> Plan:
@@ -212,10 +221,21 @@ class Probes:
     def domains(self, cpu: int) -> np.ndarray[Any, np.dtype[np.void]]:
         """Levels of a CPU's domain chain, lowest first, dtype of struct domain in records.h."""
         self.object.run_on(f"domains_{self._kind}", cpu)
-        dtype = self.layout.dtype("domain")
-        fd = self.object.map_fd("domains")
-        rows = np.concatenate([np.frombuffer(libbpf.lookup(fd, level, dtype.itemsize), dtype) for level in range(8)])
+        rows = self._rows("domains", "domain", range(LEVELS))
         return rows[rows["span_weight"] > 0]
+
+    def groups(self, level: int) -> np.ndarray[Any, np.dtype[np.void]]:
+        """Groups of one level of the CPU last given to domains(), in the order of the domain's ring, as struct group.
+
+        At most 64 (machines of up to 64 CPUs) or 256.
+        """
+        most = 64 if self.words == 1 else 256
+        rows = self._rows("groups", "group", range(level * most, (level + 1) * most))
+        return rows[: int((rows["weight"] > 0).cumprod().sum())]
+
+    def _rows(self, name: str, record: str, keys: range) -> np.ndarray[Any, np.dtype[np.void]]:
+        dtype, fd = self.layout.dtype(record), self.object.map_fd(name)
+        return np.concatenate([np.frombuffer(libbpf.lookup(fd, key, dtype.itemsize), dtype) for key in keys])
 
     def flag_names(self, bits: int) -> list[str]:
         """Names of set domain flags, without SD_, by this kernel's own numbering."""

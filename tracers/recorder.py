@@ -91,20 +91,20 @@ class Recording:
         return int(self.probes.stats()["lost"].sum())
 
 
-def ring_sizes(wakeup_mib: int, nr_cpus: int, deep: bool) -> dict[str, int]:
-    """Bytes of each ring per CPU, powers of two; the wakeup ring as asked, the others in proportion to their records.
+def ring_sizes(wakeup_mib: int, nr_cpus: int, rings: list[str]) -> dict[str, int]:
+    """Bytes of these rings per CPU, powers of two; the wakeup ring as asked, the others in proportion to their records.
 
     With no size asked (0): 8 MiB each, less where that would take over a sixteenth of memory.
     """
     if not wakeup_mib:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         wakeup_mib = 8
-        while wakeup_mib > 1 and wakeup_mib * 1.5 * MIB * nr_cpus > memory / 16:
+        while wakeup_mib > 1 and wakeup_mib * 2 * MIB * nr_cpus > memory / 16:
             wakeup_mib //= 2
     size = 1 << (wakeup_mib * MIB - 1).bit_length()
     small = 1 << 16
-    sizes = {"wakeup": size, "switch": max(size // 4, small), "event": max(size // 8, small)}
-    return {**sizes, "consult": size} if deep else sizes
+    sizes = {"switch": max(size // 4, small), "event": max(size // 8, small), "load": max(size // 2, small)}
+    return {ring: sizes.get(ring, size) for ring in rings}
 
 
 def check_output(path: Path) -> None:
@@ -219,7 +219,7 @@ def record(
     at path is complete on return.
     Raises OutputError (existing or unwritable path, full disk; what was spooled is kept), CommandError, KernelError.
     """
-    sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.tier == "deep")
+    sizes = ring_sizes(ring_mib, probes.nr_cpus, probes.plan.rings)
     probes.create_rings(sizes)
     meta = initial_meta(probes, command, sizes)
     recording = Recording(probes, path, meta, create_bundle(path, probes, meta))
@@ -307,7 +307,7 @@ def _close(recording: Recording, child: Command | None) -> None:
         spool.close()
     stats = probes.stats()
     kinds = list(RINGS)
-    order = {"wakeup": 0, "switch": 1, "event": 2, "consult": 3}
+    order = {"wakeup": 0, "switch": 1, "event": 2, "consult": 3, "load": 4}
     meta["rings"] = [
         {
             "ring": kind,

@@ -14,6 +14,8 @@
 #define WORDS 1
 #endif
 
+#define LEVELS 8 /* domains of one CPU: SMT, CLS, MC, PKG and a few NUMA levels */
+
 #define HEADER                                                                                                         \
 	__u64 ts;                                                                                                      \
 	__u32 seq;                                                                                                     \
@@ -135,6 +137,34 @@ struct consult {
 	__s16 asked_cpu2;
 };
 
+/* What find_idlest_cpu() reads of one CPU for a fork or exec, at entry of the decision; at its exit again if something
+ * is different then. */
+enum load_kind { LOAD_ENTRY, LOAD_EXIT };
+enum running { RUNNING_OTHER, RUNNING_IDLE, RUNNING_SELF };
+
+struct load {
+	HEADER;
+	__u64 load;
+	__u64 idle_stamp;
+	__u32 wakeup_seq;
+	__s16 asked_cpu;
+	__u8 curr;
+	__u8 own_queued;
+	__u32 runnable;
+	__u32 util;
+	__u32 util_est;
+	__u32 nr_running;
+	__u32 nr_idle;
+	__u32 ttwu_pending;
+	__u32 exit_latency;
+	__u32 own_load;
+	__u32 own_runnable;
+	__u32 own_util;
+	__u32 own_util_est;
+	__u32 imbalance;
+	__u32 capacity[LEVELS];
+};
+
 /* The rarer events share one ring and one size; kind says which. */
 enum event_kind { EVENT_MIGRATION = 1, EVENT_NUMA, EVENT_TASK, EVENT_HOTPLUG };
 
@@ -208,6 +238,14 @@ struct domain {
 	__u8 name[16];
 	__u64 span[WORDS];
 	__u64 group_span[WORDS];
+};
+
+/* One group of a domain, in the order of the domain's ring; sgc stands for the address of what groups share. */
+struct group {
+	__u32 weight;
+	__u32 flags;
+	__u64 sgc;
+	__u64 span[WORDS];
 };
 
 #endif

@@ -20,15 +20,16 @@ from wakescope.trace import Trace
 pytestmark = pytest.mark.box
 
 HOG = Path(__file__).with_name("numa_hog.py")
+# NUMA balancing acts in its task's own time, so tid is the task; bpftrace 0.17 cannot read a tracepoint's pid on 5.10.
 COUNT = """
 kprobe:task_numa_find_cpu { @["find", tid] = count(); }
 kprobe:task_numa_fault { @["fault", tid] = count(); }
-tracepoint:sched:sched_move_numa { @["move", args->pid] = count(); }
-tracepoint:sched:sched_stick_numa { @["stick", args->src_pid] = count(); }
-tracepoint:sched:sched_swap_numa { @["swap", args->src_pid] = count(); }
-tracepoint:sched:sched_migrate_task { @["migrate", args->pid] = count(); }
+tracepoint:sched:sched_move_numa { @["move", tid] = count(); }
+tracepoint:sched:sched_stick_numa { @["stick", tid] = count(); }
+tracepoint:sched:sched_swap_numa { @["swap", tid] = count(); }
 BEGIN { printf("ready\\n"); }
 """
+MIGRATIONS = 'tracepoint:sched:sched_migrate_task { @["migrate", args->pid] = count(); }'
 # Counting begins while the recording runs, and the hog lives while both do.
 LOAD = """
 bpftrace -e "$1" > /out/counts &
@@ -51,7 +52,8 @@ def both(request, tmp_path_factory):
         pytest.skip(str(error))
     out = tmp_path_factory.mktemp("numa")
     box = [*WAKESCOPE, "box", "run", "--kernel", request.param, "--topology", "2s2c2t", "--out", out]
-    load = ["sh", "-c", LOAD, "-", COUNT, sys.executable, HOG]
+    count = COUNT if request.param == "5.10" else COUNT + MIGRATIONS
+    load = ["sh", "-c", LOAD, "-", count, sys.executable, HOG]
     record = [*WAKESCOPE, "record", "--tier", "decision", "-o", "/out/numa.wake", "--", *load]
     done = subprocess.run([*map(str, box), "--", *map(str, record)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,6 +79,8 @@ def test_every_event_of_numa_balancing_is_a_row(both):
 
 def test_every_migration_is_counted(both):
     trace, pids, seen = both
+    if trace.meta["kernel"].startswith("5.10"):
+        pytest.skip("bpftrace 0.17 cannot read the pid there")
     labels = Rows(trace.path)
     moved = Counter(task for _, task, *_ in labels.migrations)
     for pid in pids:

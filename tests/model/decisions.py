@@ -10,9 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from wakescope.model.loads import Loads
 from wakescope.model.policy import Policy
 from wakescope.model.replay import replay
-from wakescope.schema import NEVER, NEVER64, Context, dtype
+from wakescope.schema import NEVER, NEVER64, Context, Load, Outcome, Running, dtype
 from wakescope.tests.maketrace import mask, records, topology, wake
 from wakescope.topology import Topology
 
@@ -119,3 +120,39 @@ def _forget(rng: np.random.Generator, rows: Any, share: float) -> None:
     ):
         for name in names.split():
             rows[name][rng.random(len(rows)) < share] = value
+
+
+def cpu_loads(machine: Topology, cpus: dict[int, dict[str, Any]], kind: int = Load.ENTRY) -> list[dict[str, Any]]:
+    """Rows of the loads table for wakeup 0 of CPU 0: each CPU idle, with all of its capacity, or as cpus says."""
+    rows = []
+    for cpu in range(machine.nr_cpus):
+        capacity = [1024 * machine.groups[sd.ring[0]].weight for sd in machine.chain(cpu)]
+        idle = {"curr": Running.IDLE, "idle_stamp": 1000 + cpu, "exit_latency": NEVER}
+        row = {"ts": 1, "cpu": 0, "seq": cpu, "asked_cpu": cpu, "kind": kind, **idle, **cpus.get(cpu, {})}
+        rows.append({"capacity": capacity + [0] * (8 - len(capacity)), **row})
+    return rows
+
+
+def busy(load: int = 1024, tasks: int = 1, **more: Any) -> dict[str, Any]:
+    """What makes a CPU of cpu_loads() busy: its tasks have run for long."""
+    used = min(1024, load)
+    always = {"curr": Running.OTHER, "idle_stamp": 0, "nr_running": tasks, "load": load}
+    return always | {"util": used, "runnable": load} | more
+
+
+def place(
+    policy: Policy,
+    cpus: dict[int, dict[str, Any]],
+    machine: Topology = BOX,
+    at_exit: dict[int, dict[str, Any]] | None = None,
+    outcome: int = Outcome.FORK,
+    **what: Any,
+) -> Any:
+    """The RESULT row for a fork (or exec) on CPU 0 that found the CPUs so; at_exit: those that had changed then."""
+    rows = cpu_loads(machine, cpus)
+    if at_exit:
+        rows += [row for row in cpu_loads(machine, at_exit, Load.EXIT) if row["asked_cpu"] in at_exit]
+    loads = Loads(records("loads", rows), [])
+    prev = what.pop("prev", 0)
+    made = decision(prev=prev, words=machine.words, **{"outcome": outcome, "wakee_cpu": prev, **what})
+    return replay(made, machine, policy, HZ, loads)[0]

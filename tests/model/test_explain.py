@@ -6,10 +6,12 @@ from __future__ import annotations
 import pytest
 from wakescope.model.explain import Source, explain
 from wakescope.model.kernels import kernel
+from wakescope.model.loads import Loads
 from wakescope.model.replay import Certainty, replay
-from wakescope.schema import NEVER
+from wakescope.schema import NEVER, Outcome
+from wakescope.tests.maketrace import records
 
-from .decisions import BOX, HZ, SYNC, decision, random_decisions
+from .decisions import BOX, HZ, SYNC, busy, cpu_loads, decision, random_decisions
 
 NEW = kernel("6.12")
 
@@ -58,3 +60,44 @@ def test_any_decision_can_be_explained_as_replay_has_it(release):
             assert verdict.startswith("undecidable")
         else:
             assert verdict.startswith(f"CPU {result['cpu']} (")
+
+
+def forks(cpus, **what):
+    row = decision(prev=0, outcome=Outcome.FORK, **what)[0]
+    return explain(row, BOX, NEW, HZ, Loads(records("loads", cpu_loads(BOX, cpus)), []))
+
+
+def test_a_fork_is_told_domain_by_domain():
+    reasons, verdict = forks({0: busy()}, chosen=7)
+    assert reasons[0].text == "CPU 0 forks a task from CPU 0"
+    assert [reason.text for reason in reasons[1:4]] == [
+        "level 2 of CPU 0: {0,1,2,3} has_spare, 1 tasks, 3 idle CPUs, util 1024 of 4096; "
+        "{4,5,6,7} has_spare, 0 tasks, 4 idle CPUs, util 0 of 4096",
+        "level 2 of CPU 0: {4,5,6,7} has 4 idle CPUs, its own 3: go",
+        "CPU 7 of {4,5,6,7}: of the idle ones it wakes fastest, or became idle last",
+    ]
+    assert reasons[1].source == Source.MEASURED
+    assert verdict == "CPU 7 (idlest_idle), as the kernel"
+
+
+def test_why_a_fork_stays():
+    found = {cpu: busy(load=1198 if cpu < 4 else 1024) for cpu in range(8)}
+    reasons, _ = forks(found)
+    assert reasons[2].text == "level 2 of CPU 0: on another node, avg_load 1024 + imbalance >= 1198: stay"
+
+
+def test_a_fork_without_figures():
+    reasons, verdict = explain(decision(outcome=Outcome.FORK)[0], BOX, NEW, HZ)
+    assert reasons[1].source == Source.UNKNOWN
+    assert reasons[2].text == "missed: what the CPUs of each group carry, or which groups there are"
+    assert verdict.startswith("undecidable")
+
+
+def test_any_fork_can_be_explained_as_replay_has_it():
+    from .test_idlest import random_forks
+
+    rows, loads = random_forks(11, 60)
+    results = replay(rows, BOX, NEW, HZ, loads)
+    for row, result in zip(rows, results, strict=True):
+        _, verdict = explain(row, BOX, NEW, HZ, loads)
+        assert verdict.startswith(f"CPU {result['cpu']} (")

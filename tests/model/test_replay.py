@@ -11,6 +11,7 @@ from wakescope.model.affine import Affine
 from wakescope.model.compiled import plain
 from wakescope.model.idle import Path
 from wakescope.model.kernels import kernel
+from wakescope.model.loads import NONE
 from wakescope.model.policy import RecentUsed
 from wakescope.model.replay import RESULT, Certainty, _replay, replay
 from wakescope.model.topo import machine
@@ -42,7 +43,7 @@ def test_numba_and_plain_python_agree(seed, release, name):
     place, policy = MACHINES[name], kernel(release)
     rows = random_decisions(seed, place, 60, unknown=0.05)
     plainly = np.zeros(len(rows), RESULT)
-    plain(_replay)(rows, machine(place), as_ints(policy), HZ, scratch(place), plainly)
+    plain(_replay)(rows, NONE.find(rows), machine(place), as_ints(policy), HZ, scratch(place), plainly)
     assert (replay(rows, place, policy, HZ) == plainly).all()
 
 
@@ -167,7 +168,7 @@ def test_changes_nobody_looked_at_are_no_races(what, change):
     assert decide(NEW, **what | change)["certainty"] == Certainty.EXACT
 
 
-@pytest.mark.parametrize("outcome", [o for o in Outcome if o != Outcome.PLACED])
+@pytest.mark.parametrize("outcome", sorted({*Outcome} - {Outcome.PLACED, Outcome.FORK, Outcome.EXEC}))
 def test_other_outcomes_are_left_alone(outcome):
     row = decision()
     row["outcome"] = outcome

@@ -11,7 +11,6 @@ from wakescope.model.kernels import kernel
 from wakescope.model.replay import Certainty
 from wakescope.model.wakeup import Doubt
 from wakescope.tests.maketrace import topology
-from wakescope.topology import Topology
 
 from .decisions import BOX, decide
 
@@ -28,7 +27,7 @@ def test_current_cpu_comes_first_where_the_kernel_heeds_it():
 def test_the_lowest_domain_that_holds_prev_gives_the_bias():
     """SMT has imbalance_pct 110, so a bias of 105: the sibling keeps what another core would lose."""
     domains = [replace(sd, imbalance_pct=110 if sd.name == "SMT" else 117) for sd in BOX.domains]
-    machine = Topology(BOX.cpus, domains, smt_active=True)
+    machine = replace(BOX, domains=domains)
     loads = {"this_load": 1100, "prev_load": 2000, "wakee_h_load": 500}  # 1600 against 1500 * 1.05 or 1.08
     assert decide(NEW, machine, prev=1, **loads)["affine"] == Affine.WEIGHT_PREV
     assert decide(NEW, machine, prev=2, **loads)["affine"] == Affine.WEIGHT_THIS
@@ -38,13 +37,13 @@ def test_a_domain_without_wake_affine_is_walked_past():
     domains = [
         replace(sd, flags=[f for f in sd.flags if f != "WAKE_AFFINE" or sd.name == "NUMA"]) for sd in BOX.domains
     ]
-    machine = Topology(BOX.cpus, domains, smt_active=True)
+    machine = replace(BOX, domains=domains)
     assert decide(NEW, machine, prev=2, this_load=0)["affine"] == Affine.WEIGHT_THIS
 
 
 def test_balance_wake_goes_the_slow_way_only_without_an_affine_domain():
     domains = [replace(sd, flags=[*sd.flags, "BALANCE_WAKE"]) for sd in BOX.domains]
-    machine = Topology(BOX.cpus, domains, smt_active=True)
+    machine = replace(BOX, domains=domains)
     assert decide(NEW, machine, idle=[2])["path"] == Path.TARGET
     slow = decide(NEW, machine, idle=[2], waker_flips=100, wakee_flips=10)
     assert (slow["path"], slow["certainty"]) == (Path.SLOW, Certainty.UNDECIDABLE)
@@ -52,7 +51,7 @@ def test_balance_wake_goes_the_slow_way_only_without_an_affine_domain():
 
 def test_cpus_of_different_capacity_are_not_decided():
     domains = [replace(sd, flags=[*sd.flags, "ASYM_CPUCAPACITY"]) for sd in BOX.domains]
-    result = decide(NEW, Topology(BOX.cpus, domains, smt_active=True), idle=[2])
+    result = decide(NEW, replace(BOX, domains=domains), idle=[2])
     assert (result["certainty"], result["doubt"]) == (Certainty.UNDECIDABLE, Doubt.CAPACITY)
 
 

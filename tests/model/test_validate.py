@@ -49,7 +49,10 @@ def test_counts(trace):
     assert found["agree_exact"] == 2 / 3
     assert found["impossible"] == 2
     assert found["doubts"] == {"SYNC": 1}
-    assert found["not_placed"] == {"PINNED": 1, "FORK, not modelled: group figures are not captured": 1}
+    assert found["not_placed"] == {"PINNED": 1}
+    forks = found["forks"]
+    assert (forks["decisions"], forks["undecidable"], forks["doubts"]) == (1, 1, {"GROUPS": 1})
+    assert forks["disagreements"] == []  # it may go anywhere
     assert found["release"] == "6.12.100"
     assert found["unseen"] == []
     json.dumps(found)

@@ -15,18 +15,23 @@ from wakescope.model.affine import Affine
 from wakescope.model.captured import captured
 from wakescope.model.compiled import plain
 from wakescope.model.contrast import contrast
+from wakescope.model.explain import Explanation
 from wakescope.model.idle import Path as By
+from wakescope.model.idlest import Rule
 from wakescope.model.kernels import kernel, policy_for
+from wakescope.model.loads import NONE, Loads
 from wakescope.model.numa_retry import NumaHistory
 from wakescope.model.replay import RESULT, Certainty, replay
 from wakescope.model.topo import machine
 from wakescope.model.variants import PATCHES, RELEASES, patched
 from wakescope.model.variants_flips import derive_flips
 from wakescope.model.wakeup import as_ints, scratch
+from wakescope.schema import Outcome
 from wakescope.trace import Trace
 
 from .decisions import BOX, HZ, random_decisions
 
+STAY, REVERT = "numa-idlest-stay-local", "revert-numa-idlest-stay-local"
 CORPUS = sorted((Path(__file__).parents[1] / "corpus").glob("*.wake"))
 SOURCES = ["random", *(path.name for path in CORPUS)]
 BASES = ("own", "4.3", "4.15", "5.10")
@@ -64,7 +69,8 @@ def side(name: str, base: str, patch: str) -> Side:
     rows = of.wakeups
     if of.trace and (policy.flips, policy.record_all) != (of.own.flips, of.own.record_all):
         rows = derive_flips(of.trace, policy, of.hz).into(rows, 0)
-    results = replay(reader.rows(rows), of.topology, reader.policy, of.hz)
+    loads = Loads.of(of.trace) if of.trace else NONE
+    results = replay(reader.rows(rows), of.topology, reader.policy, of.hz, loads)
     llc = of.topology.by_cpu("llc")
     return Side(rows, results, llc[rows["cpu"]] == llc[rows["prev_cpu"]])
 
@@ -193,7 +199,9 @@ def test_compiled_and_plain_agree(release):
         compiled = replay(seen, BOX, reader.policy, HZ)
         slow = np.zeros(len(rows), RESULT)
         with np.errstate(over="ignore"):
-            plain(replaying._replay)(seen, machine(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow)
+            plain(replaying._replay)(
+                seen, NONE.find(seen), machine(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow
+            )
         assert (compiled == slow).all()
 
 
@@ -228,3 +236,55 @@ def test_own_policy_is_the_kernel(name):
     assert same.mean() > 0.99
     for mark in ("on_waker", "stacked", "cross_node"):
         assert (own[mark][same] == real[mark][same]).all()
+
+
+FORKS = [path.name for path in CORPUS if path.stem.endswith("-forks")]
+
+
+def steps(name: str, row: int, policy: Any) -> list[tuple[int, ...]]:
+    """(CPU, level, group, rule, CPU found) of each domain that find_idlest_cpu comes to."""
+    of = source(name)
+    assert of.trace is not None
+    w = Explanation(of.wakeups[row], of.topology, policy, of.hz, loads_of(name)).w
+    return [tuple(step) for step in w.steps[: w.nr_steps].tolist()]
+
+
+@cache
+def loads_of(name: str) -> Loads:
+    return Loads.of(source(name).trace)
+
+
+@pytest.mark.parametrize("name", FORKS)
+def test_stay_local_keeps_forks_on_their_node_and_changes_nothing_else(name):
+    """Both ways round: taken out, forks leave that its rule had kept; put in again, it keeps just these."""
+    of = source(name)
+    reverted = patched(of.own, [REVERT])
+    assert patched(reverted, [STAY]) == of.own
+    _, _, moved = both(name, "own", REVERT)
+    rows = of.wakeups
+    assert np.isin(rows["outcome"][moved], (Outcome.FORK, Outcome.EXEC)).all()
+    for row in np.flatnonzero(moved):
+        kept, left = steps(name, row, of.own), steps(name, row, reverted)
+        apart = next(i for i, (a, b) in enumerate(zip(kept, left, strict=False)) if a != b)
+        assert (kept[apart][3], left[apart][3]) == (Rule.NUMA_LOAD, Rule.OTHER_LOAD)
+        assert "NUMA" in of.topology.chain(kept[apart][0])[kept[apart][1]].flags
+    decided = side(name, "own", "").results["certainty"] <= Certainty.RACED
+    slow = decided & ~moved & np.isin(rows["outcome"], (Outcome.FORK, Outcome.EXEC))
+    for row in np.flatnonzero(slow)[:100]:
+        rules = [step[3] for step in steps(name, row, of.own)]
+        assert Rule.NUMA_LOAD not in rules or steps(name, row, reverted)[-1][4] == steps(name, row, of.own)[-1][4]
+
+
+def test_stay_local_keeps_some_fork_of_the_corpus():
+    assert sum(both(name, "own", REVERT)[2].sum() for name in FORKS) > 0
+
+
+@pytest.mark.parametrize("name", FORKS)
+def test_contrast_counts_the_forks_it_moves(name):
+    of = source(name)
+    assert of.trace is not None
+    found = contrast(of.trace, [("own", of.own), ("without", patched(of.own, [REVERT]))]).to_json()
+    moved = {row["kind"]: row["moved"] for row in found["comparisons"][0]["by_kind"]}
+    assert moved["wakeup"] == 0
+    assert moved["fork"] + moved["exec"] == both(name, "own", REVERT)[2].sum()
+    assert found["not_replayed"]["forks"] == found["not_replayed"]["execs"] == 0

@@ -99,6 +99,8 @@ def test_the_source_is_one_file_with_every_structure_laid_out():
     assert '#include "' not in text
     assert "char before_nr_running[4]; __u32 nr_running;" in text
     assert "struct rq {\n" not in text
+    for name in ("rq", "task_struct", "pcpu_hot"):  # headers may define structures of the same names
+        assert f"#define {name} wakescope_{name}\n" in text
 
 
 def test_bcc_that_is_not_installed_is_one_line(monkeypatch):

@@ -63,7 +63,7 @@ def out(request, tmp_path_factory):
     (folder / "keep_types.py").write_text(KEEP_TYPES)
     script = SCRIPT.replace("python ", f"{sys.executable} ")
     script = f"export PYTHONPATH={shlex.quote(ENVIRONMENT['PYTHONPATH'])}\n{script}"
-    box = [sys.executable, "-m", "wakescope.testbox", "run", "--kernel", request.param, "--topology", "2s2c2t"]
+    box = [sys.executable, "-m", "wakescope", "box", "run", "--kernel", request.param, "--topology", "2s2c2t"]
     done = subprocess.run(
         [*box, "--out", str(folder), "--", "sh", "-c", script],
         capture_output=True,

@@ -2,18 +2,24 @@
 """Which programs a kernel can run, from its types and symbols alone."""
 
 import pytest
-from wakescope.tracers import host, probes
+from wakescope.tracers import bcc, host, probes
 from wakescope.tracers.offsets import Types
 
 SYMBOLS = {"runqueues": 1, "__per_cpu_offset": 2, "select_task_rq_fair": 3, "task_numa_fault": 4}
-SYMBOLS |= {"task_numa_find_cpu": 5, "bpf_prog_test_run_raw_tp": 6}
-FLAGS = {"BALANCE_EXEC": 1, "BALANCE_FORK": 2, "SHARE_LLC": 9}
+SYMBOLS |= {"task_numa_find_cpu": 5, bcc.BY_HAND: 6}
 FUNCTIONS = {"select_task_rq_fair": 3, "task_numa_fault": 4, "task_numa_find_cpu": 3}
 
 
 def planned(monkeypatch, symbols=SYMBOLS, functions=FUNCTIONS, loader="libbpf"):
     monkeypatch.setattr(host, "symbols", lambda: symbols)
-    types = Types("made up", flags=FLAGS, functions=functions, btf=True, typed=True, per_cpu=True)
+    types = Types(
+        "made up",
+        flags={"SHARE_LLC": 9, "BALANCE_EXEC": 2, "BALANCE_FORK": 3},
+        functions=functions,
+        btf=True,
+        typed=True,
+        per_cpu=True,
+    )
     return probes.plan(types, "decision", loader)
 
 
