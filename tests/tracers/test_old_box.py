@@ -31,7 +31,7 @@ set -e
 cd /out
 python keep_types.py
 python old_kernel.py > old.json
-python -m wakescope record -o /dev/shm/old.wake -- hackbench -g 2 -l 50
+python -m wakescope record -o /dev/shm/old.wake -- hackbench -g 2 -l 100
 cp -r /dev/shm/old.wake .
 """
 
