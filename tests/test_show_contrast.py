@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 from wakescope.cli import app
-from wakescope.errors import OutputError, UsageError
+from wakescope.errors import OutputError
 from wakescope.model.contrast import OPEN_LOOP
 from wakescope.model.variants import PATCHES
 from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
@@ -81,5 +81,5 @@ def test_parquet(tmp_path):
 
 
 def test_a_patch_that_makes_no_sense_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="beef-up-wake-wide needs wide ASYMMETRIC, and this policy has SYMMETRIC"):
+    with pytest.raises(ModelError, match="beef-up-wake-wide needs wide ASYMMETRIC, and this policy has SYMMETRIC"):
         run("contrast", trace(tmp_path), "--policy", "6.12+beef-up-wake-wide")
