@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 from wakescope.cli import app
-from wakescope.errors import OutputError
+from wakescope.errors import ModelError, OutputError
 from wakescope.model.contrast import OPEN_LOOP
 from wakescope.model.variants import PATCHES
 from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
