@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ How often the model chooses the CPU that the kernel chose, wakeup by wakeup, on 
 
 * **decisions**: wakeups that came to select_task_rq_fair while every probe was attached. Forks and execs have a table
   of their own, at the end.
-* **exact**: every input was captured, and nothing the policy looks at was seen to differ between entry and return.
-  The others are raced (or undecidable). **agree, exact** and **agree, all** give the share of the same CPU, in brackets
-  the lower end of its 95 % Wilson interval; an undecidable decision does not agree.
+* **exact**: every input was captured, and nothing the policy looks at was seen to differ between entry and return, nor
+  does another record show that it changed in between. The others are raced (or undecidable). **agree, exact** and
+  **agree, all** give the share of the same CPU, in brackets the lower end of its 95 % Wilson interval; an undecidable
+  decision does not agree.
 * **verdicts**: wake_affine's attempts and moves by the model against the kernel's schedstat counters, exact decisions.
 * **order** (tier deep): exact decisions in which the kernel made the very calls of available_idle_cpu, cpus_share_cache
   and task_h_load that the model makes, with the same arguments in the same order.
@@ -43,6 +45,14 @@ Emulation runs one CPU at a time and switches between them in the middle of deci
 longer than on hardware: what these tables test is the logic, on every path that the loads reach.
 """
 
+
+CAUSES = """
+## Disagreements
+
+Every decision whose CPU the model does not give, by what it looked at and what of that changed while the kernel
+decided (races.Change): a race explains it only if something did. After the counts, each one of the first folder, the
+corpus.
+"""
 
 FORKS = """
 ## Forks and execs
@@ -54,20 +64,44 @@ that is weighed must be the same at entry and return for a decision to be exact,
 
 def table(folders: list[Path]) -> Iterator[str]:
     """Markdown lines: a row a trace, then sums per kernel and over all. Raises UsageError if there is no trace."""
-    traces = sorted(trace for folder in folders for trace in folder.glob(f"*{SUFFIX}"))
-    if not traces:
+    traces = {path: NAME.fullmatch(path.name) for folder in folders for path in sorted(folder.glob(f"*{SUFFIX}"))}
+    named = {path: name for path, name in traces.items() if name}
+    if not named:
         raise UsageError(f"no traces in {', '.join(map(str, folders))}")
     yield from _heads(HEAD)
     found: list[tuple[tuple[str, ...], Validation]] = []
-    for path in traces:
-        name = NAME.fullmatch(path.name)
-        if name:
-            opened = Trace.open(path)
-            cells = (str(opened.meta["kernel"]), *name.group("topology", "load", "tier"))
-            found.append((cells, validate(opened)))
-            yield _row([found[-1][1]], cells)
+    for path, name in named.items():
+        opened = Trace.open(path)
+        cells = (str(opened.meta["kernel"]), *name.group("topology", "load", "tier"))
+        found.append((cells, validate(opened)))
+        yield _row([found[-1][1]], cells)
     for kernel, names in _kernels(found):
         yield _row([v for (k, *_), v in found if k == kernel or not kernel], names)
+    yield from _forks(found)
+    yield from _causes(folders[0], list(named), [v for _, v in found])
+
+
+def _causes(folder: Path, paths: list[Path], found: list[Validation]) -> Iterator[str]:
+    """What changed in the decisions that disagree: sums, then every one of a folder."""
+    sums: Counter[str] = Counter()
+    for v in found:
+        sums.update(v.causes)
+        sums.update(v.forks.causes)
+    yield CAUSES
+    yield from _heads(("changed", "decisions"))
+    for cause, n in sums.most_common():
+        yield f"| {cause or 'nothing'} | {n:,} |"
+    yield ""
+    yield from _heads(("trace", "wakeup", "kernel", "model", "path", "changed", "idle at entry", "idle at exit"))
+    for path, v in zip(paths, found, strict=True):
+        for entry in (*v.disagreements, *v.forks.disagreements) if path.parent == folder else ():
+            model, inputs = entry["model"], entry["inputs"]
+            idle = (" ".join(f"{word:#x}" for word in inputs[name]) for name in ("idle", "idle_exit"))
+            cells = (path.stem, entry["wakeup"], entry["kernel_cpu"], model["cpu"], model["path"].lower())
+            yield f"| {' | '.join(map(str, (*cells, ' '.join(model['changed']) or 'nothing', *idle)))} |"
+
+
+def _forks(found: Sequence[tuple[tuple[str, ...], Validation]]) -> Iterator[str]:
     known = [(cells, v.forks) for cells, v in found if v.forks.all.decisions > _missed([v.forks])]
     if not known:
         return

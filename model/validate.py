@@ -24,6 +24,7 @@ from .kernels import Kernel, policy_for
 from .loads import NONE, Loads
 from .order import Calls, same_calls
 from .policy import AffineCount, Policy
+from .races import Change
 from .replay import Certainty, replay
 from .topo import Array
 from .wakeup import Doubt
@@ -62,6 +63,7 @@ class Agreement:
     out_of_order: list[int]
     doubts: dict[str, int]
     impossible: int
+    causes: dict[str, int]
     disagreements: list[dict[str, Any]]
 
     @property
@@ -87,6 +89,7 @@ class Agreement:
             "order": self.order.to_dict(),
             "out_of_order": self.out_of_order,
             "doubts": self.doubts,
+            "causes": self.causes,
             "disagreements": self.disagreements,
         }
 
@@ -116,9 +119,10 @@ class Validation(Agreement):
         that the model makes, in the same order; out_of_order: rows of the first 20 others. doubts: fact missed ->
         undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement; ends:
         wakeups left out of all counts because some probe was not attached yet or not any more. flips: {matched,
-        unchanged, unexplained, lost}. disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu, inputs:
-        {column: value}}, the certain and the farthest first. All of that is of wakeups; forks: of forks and execs,
-        {decisions, exact, …, disagreements}, the latter with loads: [{column: value}], their rows of that table.
+        unchanged, unexplained, lost}. causes: what changed while the kernel decided (races.Change) -> impossible
+        decisions that looked at it, "" if nothing did. disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu,
+        inputs: {column: value}}, the certain and the farthest first. All of that is of wakeups; forks: of forks and
+        execs, {decisions, exact, …, disagreements}, the latter with loads: [{column: value}], their rows of that table.
         """
         return {
             "release": self.kernel.release,
@@ -223,6 +227,7 @@ class _Tally:
         self.doubts: dict[str, int] = {}
         self.impossible = 0
         self.not_placed: dict[str, int] = {}
+        self.causes: dict[str, int] = {}
         self.worst: list[tuple[tuple[int, int], dict[str, Any]]] = []
 
     def agreement(self) -> Agreement:
@@ -235,6 +240,7 @@ class _Tally:
             out_of_order=self.out_of_order,
             doubts=self.doubts,
             impossible=self.impossible,
+            causes=self.causes,
             disagreements=[entry for _, entry in self.worst],
         )
 
@@ -256,6 +262,7 @@ class _Tally:
             if missed:
                 self.doubts[doubt.name or ""] = self.doubts.get(doubt.name or "", 0) + missed
         self.impossible += int(np.count_nonzero(results["possible"] == 0))
+        self._count_causes(results[results["possible"] == 0])
         self._keep_worst(wakeups, results, np.flatnonzero(results["possible"] == 0), numbers[placed])
 
     def add_order(self, verdicts: Array, numbers: Array) -> None:
@@ -298,6 +305,12 @@ class _Tally:
         self._count(self.affine, ["attempts"], zero, wakeups["affine_attempts"] == attempted)
         self._count(self.affine, ["moves"], zero, wakeups["affine_moves"] == counted)
 
+    def _count_causes(self, wrong: Array) -> None:
+        """By what they looked at and what changed meanwhile; "" counts those where nothing did."""
+        for changed, n in zip(*np.unique(wrong["changed"], return_counts=True), strict=True):
+            cause = " ".join(c.name or "" for c in Change if c.value & changed)
+            self.causes[cause] = self.causes.get(cause, 0) + int(n)
+
     def _keep_worst(self, wakeups: Array, results: Array, wrong: Array, numbers: Array) -> None:
         """Certain disagreements before raced ones before undecidable ones, the farther from the kernel's CPU first."""
         far = self.far[results["cpu"][wrong], wakeups["chosen_cpu"][wrong]]
@@ -323,5 +336,6 @@ def _entry(row: Any, result: Any, number: int) -> dict[str, Any]:
         "target": int(result["target"]),
         "certainty": Certainty(result["certainty"]).name,
         "doubt": [d.name for d in Doubt if d.value & result["doubt"]],
+        "changed": [c.name for c in Change if c.value & result["changed"]],
     }
     return {"wakeup": number, "model": model, "kernel_cpu": int(row["chosen_cpu"]), "inputs": inputs}

@@ -41,7 +41,10 @@ wait $counter
 """
 
 
-@pytest.fixture(scope="module", params=["5.10", "6.1", "6.12", "7.3"])
+LONG = [pytest.param(release, marks=pytest.mark.long) for release in ("5.10", "6.1", "7.3")]
+
+
+@pytest.fixture(scope="module", params=["6.12", *LONG])
 def both(request, tmp_path_factory):
     """A trace, and Counters of what bpftrace saw of the hog's threads, by event and pid."""
     if shutil.which("bpftrace") is None:
