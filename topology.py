@@ -99,6 +99,9 @@ class Topology:
         groups = [Group(**group) for group in data.get("groups", [])]
         if any(not 0 <= group < len(groups) for domain in domains for group in domain.ring):
             raise ValueError("a domain's ring has a group that is not there")
+        there = {cpu["cpu"] for cpu in data["cpus"]}
+        if any(not group.span or not there.issuperset(group.span) for group in groups):
+            raise ValueError("a group has no CPUs, or such as are not there")
         return cls(
             cpus=[Cpu(**cpu) for cpu in data["cpus"]],
             domains=domains,

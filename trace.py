@@ -162,12 +162,13 @@ class Trace:
             rows = _filled(table, columns, read())
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
-        limits = dict.fromkeys(("cpu", "prev_cpu", "chosen_cpu", "wakee_cpu"), self.topology.nr_cpus)
+        limits = dict.fromkeys(("cpu", "prev_cpu", "chosen_cpu", "wakee_cpu", "asked_cpu"), self.topology.nr_cpus)
         limits["outcome"] = len(schema.Outcome)
         for name in set(limits) & set(rows.column_names) if rows.num_rows else ():
-            most = compute.max(rows.column(name)).as_py()
-            if most >= limits[name]:
-                what = f"outcome {most}" if name == "outcome" else f"CPU {most} as {name}"
+            ends = compute.min_max(rows.column(name)).as_py()
+            wrong = ends["max"] if ends["max"] >= limits[name] else ends["min"]
+            if not -1 <= wrong < limits[name]:  # -1: none
+                what = f"outcome {wrong}" if name == "outcome" else f"CPU {wrong} as {name}"
                 raise TraceError(f"{self.path}/{table}.parquet has {what}, which there is not: the trace is damaged")
         return rows
 

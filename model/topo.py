@@ -25,6 +25,7 @@ _BITS = {"BALANCE_WAKE": SD_BALANCE_WAKE, "WAKE_AFFINE": SD_WAKE_AFFINE, "NUMA":
 _BITS |= {"BALANCE_EXEC": SD_BALANCE_EXEC, "BALANCE_FORK": SD_BALANCE_FORK}
 
 MAX_THREADS = 8  # of a core; POWER has 8
+LEVELS = 8  # domains of a CPU that the probes read, and whose groups a fork or exec can be placed by
 MAX_DOMAINS = 16  # of a CPU: SMT, CLS, MC, PKG and one for each NUMA distance
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -209,7 +210,7 @@ def groups(topology: Topology) -> Groups:
     sgs = np.zeros(max(1, len(topology.groups)), group_dtype(topology.words)).view(np.recarray)
     sgc: dict[int, tuple[int, int]] = {}
     for cpu, level, ring in _rings(topology):
-        if ring:  # the first group is the one that holds the CPU
+        if ring and level < LEVELS:  # the first group is the one that holds the CPU
             sgc.setdefault(topology.groups[ring[0]].sgc, (cpu, level))
     for number, sg in enumerate(topology.groups):
         sgs[number]["weight"], sgs[number]["first"] = sg.weight, min(sg.span)

@@ -16,7 +16,7 @@ from ..schema import NEVER, Context, Outcome
 from ..topology import Topology
 from .compiled import compiled
 from .policy import LlcFactor, Policy, WakeFlags
-from .topo import SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu
+from .topo import LEVELS, SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Machine, Row, cpumask_test_cpu
 
 UNKNOWN = -1
 NO_CPU = -1  # where the kernel has nr_cpumask_bits or -1: no CPU found or chosen
@@ -28,7 +28,6 @@ WF_CURRENT_CPU = 0x40
 
 Wakeup = Any  # a record of wakeup_dtype
 
-LEVELS = 8  # domains of a CPU whose groups the probes read
 STEPS = 32  # domains that a fork or exec may be moved in: every step leads to a smaller one
 
 TRAIL = 256  # calls noted for each 64 CPUs: a wakeup looks at a CPU two or three times at most

@@ -28,3 +28,11 @@ def test_a_ring_of_a_group_that_is_not_there_is_refused(group):
     data["domains"][0]["ring"] = [group]
     with pytest.raises(ValueError, match="group that is not there"):
         Topology.from_json(json.dumps(data))
+
+
+@pytest.mark.parametrize("span", [[], [3, 64]])
+def test_a_group_of_cpus_that_are_not_there_is_refused(span):
+    data = json.loads(BOX.to_json())
+    data["groups"][0]["span"] = span
+    with pytest.raises(ValueError, match="no CPUs, or such as are not there"):
+        Topology.from_json(json.dumps(data))

@@ -104,6 +104,17 @@ def test_cpus_and_outcomes_that_there_are_not_are_refused(tmp_path, column):
         list(Trace.open(path).chunks("wakeups"))
 
 
+@pytest.mark.parametrize("cpu", [77, -3])
+def test_figures_of_cpus_that_there_are_not_are_refused(tmp_path, cpu):
+    path = spooled(tmp_path / "a.wake", {"load": {"loads": 5}})
+    rows = np.memmap(path / "raw/load.spool", layout("loads"), "r+")
+    rows["asked_cpu"][2] = cpu
+    rows.flush()
+    finish(path)
+    with pytest.raises(TraceError, match=f"CPU {cpu} as asked_cpu"):
+        Trace.open(path).array("loads")
+
+
 def test_columns_carry_unit_meaning_and_provenance(tmp_path):
     path = spooled(tmp_path / "a.wake", {"wakeup": {"wakeups": 1}})
     meta = trace.read_meta(path)

@@ -66,17 +66,17 @@ class _Groups:
 
     def __init__(self) -> None:
         self.found: list[Group] = []
-        self._numbers: dict[bytes, int] = {}
         self._sgc: dict[int, int] = {}
+        self._numbers: dict[tuple[int, ...], int] = {}
 
-    def number(self, probes: Probes, row: Any) -> int:
-        """Index in found of a group, a struct group."""
-        key = row.tobytes()
+    def number(self, probes: Probes, row: Any, limit: int) -> int:
+        """Index in found of a group, a struct group; behind limit its span holds what follows it in memory."""
+        span = mask_cpus(row["span"], limit)
+        sgc = self._sgc.setdefault(int(row["sgc"]), len(self._sgc))
+        key = (sgc, int(row["weight"]), int(row["flags"]), *span)
         if key not in self._numbers:
-            sgc = self._sgc.setdefault(int(row["sgc"]), len(self._sgc))
-            span = mask_cpus(row["span"], 64 * len(row["span"]))
             self._numbers[key] = len(self.found)
-            self.found.append(Group(span, int(row["weight"]), probes.flag_names(int(row["flags"])), sgc))
+            self.found.append(Group(span, key[1], probes.flag_names(key[2]), sgc))
         return self._numbers[key]
 
 
@@ -97,7 +97,7 @@ def _chain(probes: Probes, cpu: int, groups: _Groups) -> list[Domain]:
                 group_span=mask_cpus(row["group_span"], limit),
                 groups_flags=probes.flag_names(int(row["groups_flags"])),
                 imb_numa_nr=int(row["imb_numa_nr"]),
-                ring=[groups.number(probes, group) for group in probes.groups(int(row["level"]))],
+                ring=[groups.number(probes, group, limit) for group in probes.groups(int(row["level"]))],
             )
         )
     return chain

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wakescope.topology import Topology
-from wakescope.tracers.domains import mask_cpus
+from wakescope.topology import Group, Topology
+from wakescope.tracers.domains import _Groups, mask_cpus
 from wakescope.tracers.host import cpu_list
 
 
@@ -44,3 +44,19 @@ def test_this_machine_is_read_as_sysfs_has_it():
         shared = [d for d in topology.chain(cpu.cpu) if "SHARE_LLC" in d.flags]
         assert not shared or cpu.llc == min(shared[-1].span)
     assert json.loads(topology.to_json()) == json.loads(done.stdout)
+
+
+def test_groups_are_numbered_once_and_end_with_the_last_possible_cpu():
+    """A mask of 512 CPUs is read of a kernel that has fewer: what follows its own is not part of the span."""
+
+    class Flags:
+        def flag_names(self, bits):
+            return [f"FLAG{bits}"]
+
+    dtype = np.dtype([("weight", "u4"), ("flags", "u4"), ("sgc", "u8"), ("span", "u8", (8,))])
+    rows = np.zeros(3, dtype)
+    rows["weight"], rows["flags"], rows["sgc"] = 2, 1, [0xFFFF888000000040, 0xFFFF888000000040, 0xFFFF888000000080]
+    rows["span"][:, 0], rows["span"][:, 1] = [0b11, 0b11, 0b1100], [1 << 60, 7 << 50, 0]
+    groups = _Groups()
+    assert [groups.number(Flags(), row, 72) for row in rows] == [0, 0, 1]
+    assert groups.found == [Group([0, 1], 2, ["FLAG1"], 0), Group([2, 3], 2, ["FLAG1"], 1)]
