@@ -106,8 +106,10 @@ def _record(types: Types, tier: str, path: Path, name: str, count: int, seconds:
 def _refit(path: Path, seconds: float, campaign: Campaign) -> float:
     """Remove a trace that is too large or too short, to be made again over these seconds."""
     size = sum(file.stat().st_size for file in path.iterdir())
-    outcomes = Trace.open(path).df("wakeups", ["outcome"])["outcome"]
-    placed = int(outcomes.isin([Outcome.PLACED, Outcome.FORK, Outcome.EXEC]).sum())
+    trace = Trace.open(path)
+    wakeups = trace.df("wakeups", ["ts", "ts_exit", "outcome"])
+    inside = (wakeups["ts"] >= trace.meta["attached_ts"]) & (wakeups["ts_exit"] <= trace.meta["detach_ts"])
+    placed = int((inside & (wakeups["outcome"] == Outcome.PLACED)).sum())
     if campaign.largest and size > campaign.largest:
         seconds *= 0.8 * campaign.largest / size
     elif placed < campaign.fewest:

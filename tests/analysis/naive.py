@@ -104,9 +104,10 @@ class Rows:
             mover = "balance"
             if row["in_wakeup"]:  # select_task_rq() fell back to another CPU than the one chosen
                 mover = "wakeup"
-                own = [m for m in found if m[1] == self.holder(row["pid"], row["ts"]) and m[0] <= row["ts"]]
-                if own:  # else it began before the recording did
-                    found.remove(own[-1])
+                holder = self.holder(row["pid"], row["ts"])
+                own = [w["ts"] for w in self.wakeups if w["wakee"] == holder and w["ts"] <= row["ts"]]
+                # none if it began before the recording did, or had chosen the CPU the task was on
+                found = [m for m in found if not (own and m[:3] == (own[-1], holder, "wakeup"))]
             elif any(pid == row["pid"] and 0 <= row["ts"] - ts <= 10_000_000 for ts, pid in announced):
                 mover = "numa"
             elif row["by_pid"] == row["pid"]:

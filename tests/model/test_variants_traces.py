@@ -174,8 +174,10 @@ def test_want_affine_rework_keeps_wakeups_off_the_slow_path(name, base):
     of = source(name)
     policy = of.own if base == "own" else kernel(base)
     reader = captured(patched(policy, ["balance-wake", "want-affine-rework"]), of.own)
-    results = replay(reader.rows(side(name, base, "").wakeups), of.topology, reader.policy, of.hz)
-    assert (results == side(name, base, "").results).all()
+    stock = side(name, base, "")
+    results = replay(reader.rows(stock.wakeups), of.topology, reader.policy, of.hz)
+    wakeups = ~np.isin(stock.wakeups["outcome"], (Outcome.FORK, Outcome.EXEC))
+    assert (results == stock.results)[wakeups].all()
 
 
 @on_every_source
@@ -212,8 +214,9 @@ def test_the_kernels_own_history_is_followed(name):
     assert of.trace is not None
     history = derive_flips(of.trace, of.own, of.hz)
     # Unseen: wakeups before all probes are attached, from an interrupt within another wakeup, and by a parent between
-    # the copy and the wakeup of its child.
-    assert history.unexplained <= 5 + 0.001 * history.followed
+    # the copy and the wakeup of its child, so more of them the more forks there are.
+    forks = int((of.trace.df("wakeups", ["outcome"])["outcome"] == Outcome.FORK).sum())
+    assert history.unexplained <= 5 + 0.001 * history.followed + 0.05 * forks
     if of.trace.has("numa"):
         faults = NumaHistory(of.trace, of.hz)
         found = faults.replay(of.own, side(name, "own", "").results)
