@@ -117,6 +117,7 @@ def _derive(
     counts: Array,
 ) -> None:
     """Fill out; state holds every task's values under the policy, kernel what the kernel last had."""
+    births = np.zeros(2, np.int64)
     for i in range(len(rows)):
         row = rows[i]
         if row["waker_flips"] == NEVER:
@@ -125,9 +126,11 @@ def _derive(
         own = (int(row["waker_flips"]), int(row["waker_decay_ts"]), int(row["waker_last_wakee"]))
         its = (int(row["wakee_flips"]), int(row["wakee_decay_ts"]), int(row["wakee_last_wakee"]))
         _meet(state[waker], kernel[waker], own, counts)
-        if row["outcome"] == Outcome.FORK and not state[wakee]["known"]:
+        born = row["outcome"] == Outcome.FORK and not state[wakee]["known"]
+        if born:
             _inherit(state, kernel, waker, wakee)
-        _meet(state[wakee], kernel[wakee], its, counts)
+        # a parent may wake others between the copy and its child's wakeup, so the child's first values tell nothing
+        _meet(state[wakee], kernel[wakee], its, births if born else counts)
         out[i]["waker_flips"], out[i]["wakee_flips"] = state[waker]["flips"], state[wakee]["flips"]
         out[i]["waker_decay_ts"], out[i]["wakee_decay_ts"] = state[waker]["decay_ts"], state[wakee]["decay_ts"]
         out[i]["waker_last_wakee"] = state[waker]["last_wakee"]
