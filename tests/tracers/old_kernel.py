@@ -27,7 +27,7 @@ def domains():
 def losses():
     kept = {}
     with probes.Probes(probes.plan(kernel_types(), "decision")) as loaded:
-        loaded.create_rings({"wakeup": 4096, "switch": 4096, "event": 4096})
+        loaded.create_rings(dict.fromkeys(loaded.plan.rings, 4096))
         loaded.attach()
         for again in (False, True):
             subprocess.run(["hackbench", "-l", "5"], check=True, stdout=subprocess.DEVNULL)
