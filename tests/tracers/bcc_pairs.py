@@ -52,6 +52,7 @@ HANGS = {"waker_h_load": THIS, "wakee_h_load": PREV, "load_depth": THIS | PREV}
 HANGS |= dict.fromkeys(THIS, THIS) | dict.fromkeys(PREV, PREV)
 HANGS |= {f"{name}_exit": {f"{other}_exit" for other in of} & set(AT_EXIT) for of in (THIS, PREV) for name in of}
 FAULT = 200_000_000  # ns to the record of the fault, whose task may have been preempted before its end
+OTHERS = [-1]
 AROUND = 5_000  # ns that a record may lie before or after the looks: what it says is done a little later or earlier
 
 
@@ -186,10 +187,13 @@ def compare(looks, tier, switches=None):
                 odd[same & moved[other]] = 0
         unlike = flat(before[name] != middle) | flat(after[name] != middle)
         rows = np.flatnonzero(flat(odd))
-        returned = sum(witnessed(looks, row, touched(between[row], name, odd[row]), switches) for row in rows)
+        seen = [witnessed(looks, row, touched(between[row], name, odd[row]), switches) for row in rows]
         differ |= unlike
         if unlike.any() or len(rows):
-            fields[name] = {"differ": int(unlike.sum()), "returned": returned, "unexplained": len(rows) - returned}
+            fields[name] = {"differ": int(unlike.sum()), "returned": sum(seen), "unexplained": len(rows) - sum(seen)}
+            if len(rows):  # values before, between and after, and for how many ns the decision was looked at
+                took = after["ts_exit"] - before["ts"]
+                fields[name]["values"] = [[*map(str, (first[r], middle[r], last[r])), int(took[r])] for r in rows[:5]]
     return {"count": len(between), "decisions": int(placed.sum()), "differ": int(differ.sum()), "fields": fields}
 
 
@@ -205,7 +209,9 @@ def agree(said):
 
 
 def touched(row, name, odd):
-    """The CPUs whose runqueues a field of a wakeup is about; none if it is about no runqueue."""
+    """The CPUs whose runqueues a field of a wakeup is about, OTHERS if it is about an LLC; none if about neither."""
+    if "idle_scan" in name or "idle_cores" in name:
+        return OTHERS
     if name in MASKS:
         return [cpu for cpu in range(64 * len(odd)) if int(odd[cpu // 64]) >> (cpu % 64) & 1]
     if name == "load_depth":
@@ -226,6 +232,8 @@ def witnessed(looks, row, cpus, switches):
     moment = switches[(switches["ts"] >= start) & (switches["ts"] <= stop)]
     busy = {int(cpu) for cpu in moment["cpu"]}
     busy |= {int(cpu) for name in ("cpu", "wakee_cpu", "prev_cpu", "chosen_cpu") for cpu in others[name]}
+    if cpus == OTHERS:
+        return bool(({*moment["cpu"], *others["cpu"]}) - {between["cpu"][row]})
     return bool(cpus) and set(cpus) <= busy
 
 
