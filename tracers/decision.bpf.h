@@ -60,6 +60,30 @@ static __always_inline __u32 preempt_count(void)
 }
 #endif
 
+#ifdef BCC
+CONSTANT(__u64, bpf_prog_active_offset);
+CONSTANT(__u64, current_kprobe_offset);
+
+/* Whether this CPU skips programs of kprobes, as trace_call_bpf() and kprobe_running() will find it: this is an interrupt
+ * of one of them, or of a system call that works on a map. */
+static __always_inline bool kprobes_skipped(void)
+{
+	__u64 base = per_cpu_base(bpf_get_smp_processor_id()), kprobe = 0;
+	__u32 active = 0;
+
+	if (bpf_prog_active_offset)
+		bpf_probe_read_kernel(&active, sizeof(active), (void *)(base + bpf_prog_active_offset));
+	if (current_kprobe_offset)
+		bpf_probe_read_kernel(&kprobe, sizeof(kprobe), (void *)(base + current_kprobe_offset));
+	return active || kprobe;
+}
+#else
+static __always_inline bool kprobes_skipped(void)
+{
+	return false; /* nobody's work keeps an fentry program from running but its own */
+}
+#endif
+
 /* Bits of preempt_count: softirq 8-15 (serving: bit 8), then 4 of hardirq and up to 4 of nmi; 31 is x86's need-resched. */
 static __always_inline enum context context(void)
 {
@@ -140,8 +164,10 @@ int BPF_PROG(waking_decision, struct task_struct *p)
 		return 0;
 	st->waking++;
 	slot = open_slot(ctx, cur, p);
-	if (slot)
+	if (slot) {
 		slot->w.context = context();
+		slot->unseen = kprobes_skipped();
+	}
 	return 0;
 }
 

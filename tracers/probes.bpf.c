@@ -63,6 +63,7 @@ struct slot {
 	__u64 task; /* p, 0 if the slot is empty */
 	bool open; /* not yet written out */
 	bool decided; /* select_task_rq_fair entered for it */
+	bool unseen; /* and would not be seen to enter for it */
 };
 
 ARRAY(slots, BPF_MAP_TYPE_PERCPU_ARRAY, struct slot, 1);
@@ -332,6 +333,11 @@ static __always_inline void flush(void *ctx, struct slot *slot, struct task_stru
 	if (!decision_tier && on_rq(w) &&
 	    (w->waker_last_wakee_exit != w->waker_last_wakee || w->waker_decay_ts_exit != w->waker_decay_ts))
 		w->outcome = OUTCOME_PLACED;
+	if (slot->unseen && w->outcome == OUTCOME_WAKELIST) { /* or placed: it cannot be told */
+		st->tried[RING_WAKEUP]++;
+		st->lost[RING_WAKEUP]++;
+		return;
+	}
 	emit(ctx, MAP(wakeup_rings), RING_WAKEUP, w, sizeof(*w));
 }
 
@@ -346,7 +352,7 @@ static __always_inline struct slot *open_slot(void *ctx, struct task_struct *cur
 	__builtin_memset(&slot->w, 0, sizeof(slot->w)); /* nothing of the last wakeup in one that is never placed */
 	slot->task = (__u64)p;
 	slot->open = true;
-	slot->decided = false;
+	slot->decided = slot->unseen = false;
 	HEAD(&slot->w, 0);
 	fill_tasks(&slot->w, st, cur, p);
 	slot->w.outcome = expect(cur, p);

@@ -106,6 +106,9 @@ def plan(types: Types, wanted: str | None = None, loader: str | None = None) -> 
         constants["runqueues_offset"] = symbols["runqueues"]
         constants["per_cpu_offset_address"] = symbols["__per_cpu_offset"]
         constants["preempt_count_offset"] = _preempt_count(types, symbols)
+    if loader == "bcc" and tier != "tracepoint":
+        constants["bpf_prog_active_offset"] = symbols.get("bpf_prog_active", 0)
+        constants["current_kprobe_offset"] = symbols.get("current_kprobe", 0)
     programs = [*EVENTS, *BY_TIER[tier]]
     for program in list(programs):
         reason = _missing(types, symbols, program, loader)

@@ -10,8 +10,9 @@ What moved and came back within the microsecond looks as if only libbpf were wro
 a record of that moment says that another CPU was at work on the runqueue; if none does, it is unexplained.
 
 A kprobe's program is skipped where an interrupt meets another kprobe's program, which of ours only those of
-task_numa_fault() can be met in: both bccs miss the decision, and have no more than the wakeup. It is counted apart
-(missed) if it was an interrupt's, and libbpf recorded a fault of the task it interrupted, and left out of the fields.
+task_numa_fault() can be met in. The probes then count the wakeup as lost. The first bcc is kept from noticing: it has
+no more than the wakeup, and the decision counts as missed if it was an interrupt's, and libbpf recorded a fault of the
+task it interrupted. The second bcc must have lost as many, and have every other wakeup.
 
 The command is run again until COUNT decisions were seen. Prints one JSON object: tier; of each table how many records
 of each look have no partner, how many triples there are, and by field how many are not all alike, returned or
@@ -36,6 +37,7 @@ from wakescope.tracers.offsets import kernel_types
 TIMES = {"ts", "ts_exit", "seq", "jiffies", "jiffies_exit"}
 NUMA_EVENT, NUMA_FAULT = 2, 3  # records.h: EVENT_NUMA and NUMA_FAULT
 WAKELIST, SOFTIRQ, HARDIRQ = Outcome.WAKELIST, Context.SOFTIRQ, Context.HARDIRQ
+SKIPPED = {"bpf_prog_active_offset", "current_kprobe_offset"}  # how the probes notice that they are skipped
 SIZES = {"wakeup": 1 << 23, "switch": 1 << 21, "event": 1 << 20, "load": 1 << 20}
 ORDER = ("bcc", "libbpf", "bcc")
 KEYS = {"wakeups": ("cpu", "wakee_tag", "waker_tag"), "switches": ("cpu", "prev_pid", "next_pid")}
@@ -50,6 +52,7 @@ HANGS = {"waker_h_load": THIS, "wakee_h_load": PREV, "load_depth": THIS | PREV}
 HANGS |= dict.fromkeys(THIS, THIS) | dict.fromkeys(PREV, PREV)
 HANGS |= {f"{name}_exit": {f"{other}_exit" for other in of} & set(AT_EXIT) for of in (THIS, PREV) for name in of}
 FAULT = 200_000_000  # ns to the record of the fault, whose task may have been preempted before its end
+OTHERS = [-1]
 AROUND = 5_000  # ns that a record may lie before or after the looks: what it says is done a little later or earlier
 
 
@@ -88,25 +91,26 @@ def record(command, tier, count):
     online = cpu_list(read("/sys/devices/system/cpu/online"))
     with ExitStack() as stack:
         stack.callback(os.close, libbpf.lib().bpf_enable_stats(libbpf.STATS_RUN_TIME))
-        looks = [stack.enter_context(probes.Probes(probes.plan(types, tier, loader))) for loader in ORDER]
+        plans = [probes.plan(types, tier, loader) for loader in ORDER]
+        plans[0].constants |= dict.fromkeys(SKIPPED & set(plans[0].constants), 0)
+        looks = [stack.enter_context(probes.Probes(made)) for made in plans]
         enter_last(looks[2])
         spools = [{} for _ in looks]
         for loaded in looks:
             loaded.create_rings({ring: SIZES[ring] for ring in loaded.plan.rings})
             loaded.attach()
-        begin = time.monotonic_ns()
+        begin, before = time.monotonic_ns(), lost(looks)
         while decisions(looks[0], spools[0], begin) < count:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
             while process.poll() is None:
                 time.sleep(0.05)
                 for loaded, spool in zip(looks, spools, strict=True):
                     drain(loaded, spool)
-        end = time.monotonic_ns()
+        end, noticed = time.monotonic_ns(), lost(looks) - before
         for loaded, spool in zip(looks, spools, strict=True):
             loaded.stop(online)
             drain(loaded, spool)
-        lost = [int(loaded.stats()["lost"].sum()) for loaded in looks]
-        assert not any(lost), f"{lost} records lost: the triples would not be complete"
+        assert not lost(looks)[:2].any(), f"{lost(looks)} records lost: the triples would not be complete"
         made = {
             name: [table(loaded, spool, kind, name) for loaded, spool in zip(looks, spools, strict=True)]
             for kind, name in (("wakeup", "wakeups"), ("switch", "switches"), ("event", "numa"))
@@ -117,7 +121,11 @@ def record(command, tier, count):
             }
             for loaded in looks[1:]
         }
-        return looks[0].plan.tier, made, (begin, end), cost
+        return looks[0].plan.tier, made, (begin, end), int(noticed[2]), cost
+
+
+def lost(looks):
+    return np.array([int(loaded.stats()["lost"].sum()) for loaded in looks])
 
 
 def decisions(loaded, spools, begin):
@@ -131,19 +139,20 @@ def infos(loaded):
     return [(program, loaded.object.info(program)) for program in loaded.plan.programs]
 
 
-def matched(looks, span, by):
-    """The records of the three looks that are the n-th of their key in each, and how many of each are not."""
-    rows = [np.sort(t[(t["ts"] >= span[0]) & (t["ts"] < span[1])], order="ts") for t in looks]
+def matched(looks, by):
+    """The records of the looks that are the n-th of their key in each, and how many of each are not."""
+    rows = [np.sort(t, order="ts") for t in looks]
     keys = [pd.DataFrame({n: t[n].astype(np.int64) for n in by}) for t in rows]
     keys = [k.assign(nth=k.groupby(list(by)).cumcount(), **{f"row{i}": np.arange(len(k))}) for i, k in enumerate(keys)]
-    found = keys[0].merge(keys[1], on=[*by, "nth"]).merge(keys[2], on=[*by, "nth"])
+    found = keys[0]
+    for more in keys[1:]:
+        found = found.merge(more, on=[*by, "nth"])
     return [t[found[f"row{i}"].to_numpy()] for i, t in enumerate(rows)], [len(t) - len(found) for t in rows]
 
 
-def missed(looks, numa):
-    """Which decisions both bccs missed since an interrupt met a kprobe's program in task_numa_fault()."""
-    before, between, after = looks
-    none = (before["outcome"] == WAKELIST) & (after["outcome"] == WAKELIST) & (between["outcome"] == 0)
+def missed(before, between, numa):
+    """Which decisions of libbpf's bcc missed since an interrupt met a kprobe's program in task_numa_fault()."""
+    none = (before["outcome"] == WAKELIST) & (between["outcome"] == 0)
     found = none & np.isin(between["context"], (SOFTIRQ, HARDIRQ))
     faults = numa[(numa["kind"] == NUMA_EVENT) & (numa["event"] == NUMA_FAULT)]
     for row in np.flatnonzero(found):
@@ -178,17 +187,20 @@ def compare(looks, tier, switches=None):
                 odd[same & moved[other]] = 0
         unlike = flat(before[name] != middle) | flat(after[name] != middle)
         rows = np.flatnonzero(flat(odd))
-        returned = sum(witnessed(looks, row, touched(between[row], name, odd[row]), switches) for row in rows)
+        seen = [witnessed(looks, row, touched(between[row], name, odd[row]), switches) for row in rows]
         differ |= unlike
         if unlike.any() or len(rows):
-            fields[name] = {"differ": int(unlike.sum()), "returned": returned, "unexplained": len(rows) - returned}
+            fields[name] = {"differ": int(unlike.sum()), "returned": sum(seen), "unexplained": len(rows) - sum(seen)}
+            if len(rows):  # values before, between and after, and for how many ns the decision was looked at
+                took = after["ts_exit"] - before["ts"]
+                fields[name]["values"] = [[*map(str, (first[r], middle[r], last[r])), int(took[r])] for r in rows[:5]]
     return {"count": len(between), "decisions": int(placed.sum()), "differ": int(differ.sum()), "fields": fields}
 
 
 def agree(said):
     """Raise AssertionError unless the looks of main()'s object agree over 20,000 decisions, but for what moved."""
     assert said["wakeups"]["decisions"] >= 20_000
-    assert said["wakeups"]["missed"] <= said["wakeups"]["decisions"] / 1000
+    assert said["wakeups"]["missed"] == said["lost"] <= said["wakeups"]["decisions"] / 1000
     for name in KEYS:
         assert said[name]["alone"] == [0, 0, 0], name
         for field, seen in said[name]["fields"].items():
@@ -197,7 +209,9 @@ def agree(said):
 
 
 def touched(row, name, odd):
-    """The CPUs whose runqueues a field of a wakeup is about; none if it is about no runqueue."""
+    """The CPUs whose runqueues a field of a wakeup is about, OTHERS if it is about an LLC; none if about neither."""
+    if "idle_scan" in name or "idle_cores" in name:
+        return OTHERS
     if name in MASKS:
         return [cpu for cpu in range(64 * len(odd)) if int(odd[cpu // 64]) >> (cpu % 64) & 1]
     if name == "load_depth":
@@ -218,6 +232,8 @@ def witnessed(looks, row, cpus, switches):
     moment = switches[(switches["ts"] >= start) & (switches["ts"] <= stop)]
     busy = {int(cpu) for cpu in moment["cpu"]}
     busy |= {int(cpu) for name in ("cpu", "wakee_cpu", "prev_cpu", "chosen_cpu") for cpu in others[name]}
+    if cpus == OTHERS:
+        return bool(({*moment["cpu"], *others["cpu"]}) - {between["cpu"][row]})
     return bool(cpus) and set(cpus) <= busy
 
 
@@ -230,18 +246,16 @@ def main():
     while arguments and arguments[0].startswith("--"):
         option = arguments.pop(0)[2:]
         tier, count = (tier, int(option)) if option.isdigit() else (option, count)
-    found, made, span, cost = record(arguments or ["hackbench", "-g", "2", "-l", "1000"], tier, count)
-    result = {}
-    for name, by in KEYS.items():
-        looks, alone = matched(made[name], span, by)
-        switches = made["switches"][1] if name == "wakeups" else None
-        result[name] = {"alone": alone}
-        if name == "wakeups":
-            skipped = missed(looks, made["numa"][1])
-            looks = [look[~skipped] for look in looks]
-            result[name]["missed"] = int(skipped.sum())
-        result[name] |= compare(looks, found, switches)
-    print(json.dumps({"tier": found, **result, "cost": cost}))
+    found, made, span, noticed, cost = record(arguments or ["hackbench", "-g", "2", "-l", "1000"], tier, count)
+    made = {name: [t[(t["ts"] >= span[0]) & (t["ts"] < span[1])] for t in tables] for name, tables in made.items()}
+    switches, alone = matched(made["switches"], KEYS["switches"])
+    result = {"switches": {"alone": alone, **compare(switches, found)}}
+    pair, unmatched = matched(made["wakeups"][:2], KEYS["wakeups"])
+    skipped = missed(*pair, made["numa"][1])
+    looks, alone = matched([*(look[~skipped] for look in pair), made["wakeups"][2]], KEYS["wakeups"])
+    alone = [*(np.array(alone[:2]) + unmatched).tolist(), alone[2]]
+    result["wakeups"] = {"alone": alone, "missed": int(skipped.sum()), **compare(looks, found, made["switches"][1])}
+    print(json.dumps({"tier": found, **result, "lost": noticed, "cost": cost}))
 
 
 if __name__ == "__main__":
