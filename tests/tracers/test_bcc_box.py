@@ -23,7 +23,6 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(wakescope.__file__).parents[
 
 pytestmark = [
     pytest.mark.box,
-    pytest.mark.long,
     pytest.mark.skipif(not shutil.which("qemu-system-x86_64"), reason="no QEMU on this host"),
 ]
 
