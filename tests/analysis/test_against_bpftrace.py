@@ -24,9 +24,9 @@ HOG = Path(__file__).with_name("numa_hog.py")
 COUNT = """
 kprobe:task_numa_find_cpu { @["find", tid] = count(); }
 kprobe:task_numa_fault { @["fault", tid] = count(); }
-tracepoint:sched:sched_move_numa { @["move", tid] = count(); }
+tracepoint:sched:sched_move_numa { @["move", tid] = count(); printf("moved %d\\n", tid); }
 tracepoint:sched:sched_stick_numa { @["stick", tid] = count(); }
-tracepoint:sched:sched_swap_numa { @["swap", tid] = count(); }
+tracepoint:sched:sched_swap_numa { @["swap", tid] = count(); printf("moved %d\\n", tid); }
 BEGIN { printf("ready\\n"); }
 """
 MIGRATIONS = 'tracepoint:sched:sched_migrate_task { @["migrate", args->pid] = count(); }'
@@ -35,7 +35,7 @@ LOAD = """
 bpftrace -e "$1" > /out/counts &
 counter=$!
 for i in $(seq 120); do grep -q ready /out/counts && break; sleep 1; done
-"$2" "$3" > /out/pids
+"$2" "$3" /out/counts > /out/pids
 kill -INT $counter
 wait $counter
 """
