@@ -12,10 +12,10 @@ if grep -q '^ID=debian' /etc/os-release; then
 	perf=linux-perf
 fi
 
-# what it is for: python, building the probes, loading them, workloads, the test box, an independent counter, and the
+# what it is for: python, building the probes, loading them, workloads, the test box, independent counters, and the
 # second loader
 packages="python3-venv clang libbpf-dev libbpf1 dbench rt-tests postgresql qemu-system-x86 busybox-static
-zstd $perf stress-ng rt-app python3-bpfcc $headers"
+zstd $perf bpftrace stress-ng rt-app python3-bpfcc $headers"
 
 missing=""
 for package in $packages; do
