@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,11 @@ from wakescope.tracers import host
 
 ROOT = Path(__file__).parent.parent
 WAKESCOPE = [sys.executable, "-m", "wakescope"]
+
+
+def pytest_configure():
+    """A shell's background job ignores Ctrl-C, and so would every program that a test starts and interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def can_record() -> bool:
