@@ -32,13 +32,13 @@ class Mover(IntEnum):
 
 
 class Undone(IntEnum):
-    """Where a migration took a task off the CPU its wakeup chose."""
+    """Where a migration took a task off the CPU its last decision chose."""
 
     BACK = 0
     BACK_LLC = 1
     BACK_NODE = 2
     AWAY = 3
-    UNCLEAN = 4  # a later wakeup of the task may be lost
+    UNCLEAN = 4  # a later decision of the task may be lost
 
 
 @once
@@ -132,17 +132,19 @@ def df_crossings(trace: Trace, task: str | None = None) -> pd.DataFrame:
 
 
 def df_undone(trace: Trace, within_ms: float = WITHIN_MS) -> pd.DataFrame:
-    """Migrations that took a task off the CPU its last wakeup chose, within so many ms of it.
+    """Migrations that took a task off the CPU its last decision chose, within so many ms of it.
 
     Needs tables migrations, wakeups and tasks. Columns: ts (ns); task: code; row: row of wakeups; after (us since the
     wakeup); mover: Mover; undone: Undone; orig_cpu, dest_cpu.
     """
     moved, wakeups = df_moved(trace), df_wakeups(trace)
-    row = moved["row"].to_numpy()
+    # a wakeup that met the task on a runqueue, or delayed there, chose nothing: the decision before it stands
+    decided = np.where(wakeups["decision"], wakeups["wakee"], -1)
+    row = last_before(decided, wakeups["ts"].to_numpy(), moved["task"].to_numpy(), moved["ts"].to_numpy())
     prev, chosen = (np.append(wakeups[c].to_numpy(), -1)[row].astype(np.int64) for c in ("prev_cpu", "chosen_cpu"))
     after = moved["ts"].to_numpy(np.int64) - np.append(wakeups["ts"].to_numpy(np.int64), 0)[row]
     orig, dest = moved["orig_cpu"].to_numpy(), moved["dest_cpu"].to_numpy()
-    kept = (row >= 0) & (chosen >= 0) & (chosen == orig) & np.append(wakeups["decision"], False)[row]
+    kept = (row >= 0) & (chosen >= 0) & (chosen == orig)
     kept &= (after <= within_ms * 1e6) & (moved["mover"] != Mover.WAKEUP).to_numpy()
     undone = np.full(len(moved), Undone.AWAY, np.uint8)
     for kind, attribute in ((Undone.BACK_NODE, "node"), (Undone.BACK_LLC, "llc")):

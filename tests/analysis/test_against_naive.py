@@ -246,8 +246,9 @@ def test_migrations_and_what_they_undid(rows):
     assert list(table.itertuples(index=False, name=None)) == crossed
     undone = Counter()
     for ts, task, mover, orig, dest in rows.migrations:
-        last = next((row for row in reversed(rows.wakeups) if row["wakee"] == task and row["ts"] <= ts), None)
-        if mover == "wakeup" or not last or last["outcome"] not in PLACED or last["chosen_cpu"] != orig:
+        mine = (row for row in reversed(rows.wakeups) if row["wakee"] == task and row["ts"] <= ts)
+        last = next((row for row in mine if row["outcome"] in PLACED), None)
+        if mover == "wakeup" or not last or last["chosen_cpu"] != orig:
             continue
         if ts - last["ts"] > WITHIN_MS * 1e6:
             continue

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-only
 import pytest
 from wakescope.analysis.balance import Mover, Undone, df_crossings, df_migrations, df_moved, df_undone, df_undone_counts
+from wakescope.analysis.wakeups import DECISIONS
 from wakescope.schema import NumaEvent, Outcome
 from wakescope.tests.maketrace import task, topology, wake
 
@@ -90,6 +91,17 @@ def test_what_undid_a_wakeup(trace):
     table = df_undone_counts(made).set_index("undone")
     assert table["migrations"].to_dict() == {"back": 1, "back_llc": 1, "back_node": 1, "away": 1}
     assert table.loc["back", "share"] == pytest.approx(1 / 7)
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o not in DECISIONS])
+def test_a_wakeup_that_decides_nothing_leaves_the_choice_standing(trace, outcome):
+    made = trace(
+        topology(),
+        tasks=TASKS,
+        wakeups=[wake(MS, 0, 1, 2, 0, 1), wake(2 * MS, 0, 1, 2, 1, 1, outcome=outcome, wakee_cpu=1)],
+        migrations=[migrate(3 * MS, 2, 0, 1, 0)],
+    )
+    assert df_undone(made)[["row", "after"]].to_numpy().tolist() == [[0, 2000]]
 
 
 def test_an_empty_trace(trace):
