@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from contextlib import nullcontext, suppress
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,7 +18,8 @@ from rich.console import Console
 
 from . import __version__
 from .errors import AgreementError, CannotRecordError, InterruptError, PrivilegeError, UsageError, WakescopeError
-from .trace import SUFFIX, Trace, finish, read_meta
+from .meta import SUFFIX, read_meta
+from .trace import Trace, finish
 
 # Newer typers carry a click of their own, so that click.UsageError is not to be had by one name.
 _CommandLineError: Any = typer.BadParameter.__base__
@@ -152,8 +154,13 @@ def topology(
 @app.command()
 def report(
     trace: TraceArgument,
-    section: Annotated[list[str] | None, typer.Option(help="Only this section; may be repeated.")] = None,
-    task: Annotated[str | None, typer.Option(help="Only this task: a pid, or a pattern of names.")] = None,
+    section: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this: placement, flips, affine, latency, runqueue, numa, balance, loss; may be repeated."
+        ),
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="Only this task: a pid, or a pattern of names or labels.")] = None,
     page: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="One HTML file with figures, instead of text.")
     ] = None,
@@ -209,7 +216,9 @@ def validate(
 def explain(
     trace: TraceArgument,
     wakeup: Annotated[int | None, typer.Option(min=0, help="Row of the wakeups table.")] = None,
-    task: Annotated[str | None, typer.Option(help="The wakee: a pid, or a pattern of names; with --at.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="The wakee: a pid, or a pattern of names or labels; with --at.")
+    ] = None,
     at: Annotated[float | None, typer.Option(help="Seconds into the recording: the next wakeup.")] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -289,6 +298,9 @@ def main() -> None:
     from .testbox.commands import app as box
 
     app.add_typer(box, name="box")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # an ASCII terminal must not end a report half way
     try:
         sys.exit(app(standalone_mode=False))
     except WakescopeError as error:

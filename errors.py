@@ -22,6 +22,12 @@ class TraceError(WakescopeError):
     exit_code = 3
 
 
+class NotRecordedError(TraceError):
+    """A trace is sound but was recorded without what was asked of it."""
+
+    exit_code = 13
+
+
 class PrivilegeError(WakescopeError):
     """The kernel or the file system refuses for want of privileges."""
 

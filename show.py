@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from .analysis.loss import df_clean
+from .analysis.loss import clean_share, df_clean
 from .analysis.report import shown
 from .schema import Outcome
 from .topology import Topology
@@ -93,7 +93,7 @@ def info_json(trace: Trace) -> dict[str, Any]:
         "rows": {table: trace.rows(table) for table in meta.get("rows", {})},
         "lost": sum(r["lost"] for r in meta.get("rings", [])),
         "rings": meta.get("rings", []),
-        "clean_share": trace.clean_share() if trace.has("wakeups") else 1.0,
+        "clean_share": clean_share(trace),
         "hz": meta.get("hz"),
         "cpus": len(trace.topology.cpus),
         "ended_early": meta.get("ended_early"),

@@ -25,11 +25,10 @@ import pyarrow.compute as compute
 import pyarrow.parquet as pq
 
 from . import schema
-from .errors import OutputError, TraceError
+from .errors import NotRecordedError, OutputError, TraceError
+from .meta import FORMAT, read_meta, write_meta
 from .topology import Topology
 
-FORMAT = 1
-SUFFIX = ".wake"
 ROW_GROUP = 1 << 18  # rows: a group of wakeups is then about 80 MB in memory
 BLOCK = 1 << 12  # rows: of wakeups about 1.5 MB
 CHUNK = 1 << 14  # rows: small enough that the allocator gives the same pages again
@@ -75,11 +74,11 @@ class Trace:
         return (self.path / f"{table}.parquet").exists()
 
     def require(self, *tables: str) -> None:
-        """Raise TraceError naming the first of these tables that the trace lacks."""
+        """Raise NotRecordedError, a TraceError, naming the first of these tables that the trace lacks."""
         for table in tables:
             if not self.has(table):
                 tier = self.meta.get("tier", "unknown")
-                raise TraceError(f"{self.path} has no {table} table (tier {tier}): record again with it enabled")
+                raise NotRecordedError(f"{self.path} has no {table} table (tier {tier}): record again with it enabled")
 
     def rows(self, table: str) -> int:
         """Number of rows of a table, 0 if it is absent."""
@@ -150,7 +149,7 @@ class Trace:
         lacking = {c.name for c in schema.TABLES[table]} - set(file.schema_arrow.names) - schema.ADDED
         if lacking:
             made = f"recorded by wakescope {self.meta.get('wakescope', 'unknown')}, record again"
-            raise TraceError(f"{self.path}/{table}.parquet has no column {min(lacking)}: {made}")
+            raise NotRecordedError(f"{self.path}/{table}.parquet has no column {min(lacking)}: {made}")
         return file
 
     def _read(self, table: str, columns: list[str] | None) -> pa.Table:
@@ -175,33 +174,6 @@ class Trace:
     def _bounds(self, table: str) -> tuple[int, int]:
         ts = self.array(table, ["ts"])["ts"]
         return int(ts[0]), int(ts[-1])
-
-
-def read_meta(path: Path) -> dict[str, Any]:
-    """meta.json of a bundle. Raises TraceError if there is none or it is of another format."""
-    try:
-        meta = json.loads((path / "meta.json").read_text())
-    except FileNotFoundError:
-        what = "does not exist" if not path.exists() else "is not a trace (no meta.json)"
-        raise TraceError(f"{path} {what}: give the path of a {SUFFIX} directory") from None
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{path}/meta.json cannot be read: {error}") from None
-    if not isinstance(meta, dict) or meta.get("format") != FORMAT:
-        found = meta.get("format") if isinstance(meta, dict) else None
-        raise TraceError(f"{path} has trace format {found}; this wakescope reads {FORMAT}")
-    return meta
-
-
-def write_meta(path: Path, meta: dict[str, Any]) -> None:
-    """Replace meta.json in one step, so a reader never sees half of it."""
-    write_json(path / "meta.json", meta)
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Replace a JSON file in one step."""
-    temporary = path.with_name(path.name + ".new")
-    temporary.write_text(json.dumps(data, indent=1) + "\n")
-    temporary.replace(path)
 
 
 def layout_to_json(dtype: np.dtype[np.void]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..errors import TraceError
+from ..errors import NotRecordedError
 from ..model.compiled import compiled
 from ..model.flips import record_wakee
 from ..schema import Outcome
@@ -38,10 +38,10 @@ class Check(IntEnum):
 
 
 def hz(trace: Trace) -> int:
-    """The kernel's HZ from meta. Raises TraceError if the recorder did not note it."""
+    """The kernel's HZ from meta. Raises NotRecordedError if the recorder did not note it."""
     value = trace.meta.get("hz")
     if not value:
-        raise TraceError(f"{trace.path} does not say the kernel's HZ: flips and NUMA timing cannot be rebuilt")
+        raise NotRecordedError(f"{trace.path} does not say the kernel's HZ: flips and NUMA timing cannot be rebuilt")
     return int(value)
 
 

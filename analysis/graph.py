@@ -13,7 +13,6 @@ from .placement import df_pairs
 from .tasks import df_tasks, selected
 
 EDGE = 0.1  # of the busiest pair at either end
-NAMED = 8  # tasks named in a row
 
 
 def df_edges(trace: Trace) -> pd.DataFrame:
@@ -39,8 +38,8 @@ def df_edges(trace: Trace) -> pd.DataFrame:
 def df_components(trace: Trace, task: str | None = None) -> pd.DataFrame:
     """Connected components with a selected task, busiest first. Needs tables wakeups and tasks.
 
-    Columns: shape: 1:1, 1:N, N:1 or N:M; tasks; edges; decisions; dispatchers: labels of those that wake at least half
-    of the others (none for 1:1 and N:1), with * for the rest beyond NAMED; workers: labels of the others.
+    Columns: shape: 1:1, 1:N, N:1 or N:M; tasks; edges; decisions; dispatchers: list of the labels of those that wake at
+    least half of the others (none for 1:1 and N:1); workers: of the others.
     """
     chosen = selected(trace, task)
     labels = df_tasks(trace)["label"].to_numpy(object)
@@ -51,7 +50,7 @@ def df_components(trace: Trace, task: str | None = None) -> pd.DataFrame:
             continue
         shape, leaders = _shape(edges, members)
         names = [labels[m] for m in leaders], [labels[m] for m in members if m not in leaders]
-        rows.append((shape, len(members), len(edges), int(edges["decisions"].sum()), *map(_named, names)))
+        rows.append((shape, len(members), len(edges), int(edges["decisions"].sum()), *names))
     table = pd.DataFrame(rows, columns=["shape", "tasks", "edges", "decisions", "dispatchers", "workers"])
     return table.sort_values("decisions", ascending=False, kind="stable", ignore_index=True)
 
@@ -72,8 +71,3 @@ def _shape(edges: pd.DataFrame, members: np.ndarray[Any, Any]) -> tuple[str, set
         if all(wakes[m] | woken[m] <= {hub} for m in wakes if m != hub):
             return ("1:N", {hub}) if hub in leaders else ("N:1", set())
     return "N:M", leaders
-
-
-def _named(labels: list[str]) -> str:
-    more = len(labels) - NAMED
-    return ", ".join(labels[:NAMED]) + (f", … {more} more" if more > 0 else "")

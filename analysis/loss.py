@@ -40,3 +40,9 @@ def df_clean(trace: Trace) -> pd.DataFrame:
             unseen = int((~overlaps_loss(losses(trace)[ring], *unseen_switches(trace).T)).sum())
         rows.append((ring, int(windows["missing"].sum()), 1 - blind / max(1, end - begin), unseen))
     return pd.DataFrame(rows, columns=["ring", "lost", "clean", "unseen"])
+
+
+def clean_share(trace: Trace) -> float:
+    """Share of the span in which no CPU was in a loss window, of the ring that is worst in that; 1 without rings."""
+    clean = df_clean(trace)["clean"]
+    return float(clean.min()) if len(clean) else 1.0

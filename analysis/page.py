@@ -114,7 +114,7 @@ def _section(section: Section, view: View) -> str:
             continue
         parts.append("<table><tr>" + "".join(_cell("th", n, is_text(table.data[n])) for n in names) + "</tr>")
         for row in table.data[names].head(ROWS).itertuples(index=False):
-            cells = (_cell("td", cell(n, v), isinstance(v, str)) for n, v in zip(names, row, strict=True))
+            cells = (_cell("td", cell(n, v), isinstance(v, (str, list))) for n, v in zip(names, row, strict=True))
             parts.append("<tr>" + "".join(cells) + "</tr>")
         parts.append("</table>")
         if len(table.data) > ROWS:

@@ -12,15 +12,18 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 
-from ..errors import TraceError, UsageError
+from ..errors import NotRecordedError, UsageError
 from ..trace import Trace
 from .distance import NAMES
-from .loss import df_clean
+from .loss import clean_share, df_clean
 from .sections import REPLAYED, SECTIONS, Finding, Section, View
 
 ROWS = 12  # of a long table shown on a terminal; JSON has all
+NAMED = 8  # tasks named in a cell; JSON has all
+TEXT = 60  # columns of a terminal at which a cell that holds text is folded
 ODD = 3
 HIDDEN = ("code", "waker_code", "wakee_code")  # what joins tables in JSON
 
@@ -59,7 +62,7 @@ class Report:
                 none = "" if len(table.data) else ": none"
                 console.print(f"[italic]{table.title}[/italic]{none}", highlight=False)
                 if len(table.data):
-                    console.print(_rich(table.data))
+                    _print_whole(console, _rich(table.data))
 
 
 def build_report(
@@ -72,8 +75,8 @@ def build_report(
 
     sections: names out of SECTIONS, all by default; task: a pid or name pattern (tasks.selected); load_replay: gives
     the model's replay (model.paths.df_replay), called only if a section wants it. Raises UsageError for an unknown
-    section or task, TraceError if a section asked for by name needs a table the trace lacks; without names such a
-    section says so instead.
+    section or task, TraceError if a table is damaged or a section asked for by name needs one the trace lacks; without
+    names such a section says so instead.
     """
     names = list(SECTIONS) if sections is None else list(dict.fromkeys(sections))
     for name in names:
@@ -88,7 +91,7 @@ def build_report(
         for name in sorted(names, key=lambda name: name in REPLAYED):
             try:
                 built[name] = SECTIONS[name](view)
-            except TraceError as error:
+            except NotRecordedError as error:
                 if sections is not None:
                     raise
                 built[name] = Section(name, name.capitalize(), missing=str(error))
@@ -110,7 +113,8 @@ def printable(text: str) -> str:
 
 def visible(data: pd.DataFrame) -> list[str]:
     """Columns that people are shown: not those that join tables, nor distances that do not occur."""
-    return [str(c) for c in data.columns if not (c in HIDDEN or (c in NAMES and not data[c].any()))]
+    far = NAMES if set(NAMES) <= set(data.columns) else []  # a column cpu by itself is a CPU
+    return [str(c) for c in data.columns if not (c in HIDDEN or (c in far and not data[c].any()))]
 
 
 def is_text(column: pd.Series[Any]) -> bool:
@@ -123,6 +127,9 @@ def cell(column: str, value: Any) -> str:
     value = _plain_value(value)
     if value is None:
         return "-"
+    if isinstance(value, list):
+        more = len(value) - NAMED
+        return ", ".join(map(str, value[:NAMED])) + (f", … {more} more" if more > 0 else "")
     if isinstance(value, float):
         return f"{value:.1%}" if column.endswith("share") or column == "clean" else f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
@@ -130,7 +137,6 @@ def cell(column: str, value: Any) -> str:
 
 def _facts(trace: Trace) -> dict[str, Any]:
     begin, end = trace.span
-    clean = df_clean(trace)
     return {
         "trace": str(trace.path),
         "kernel": trace.meta.get("kernel"),
@@ -138,8 +144,8 @@ def _facts(trace: Trace) -> dict[str, Any]:
         "duration_s": (end - begin) / 1e9,
         "wakeups": trace.rows("wakeups"),
         "switches": trace.rows("switches"),
-        "lost": int(clean["lost"].sum()),
-        "clean_share": float(clean["clean"].min()) if len(clean) else 1.0,
+        "lost": int(df_clean(trace)["lost"].sum()),
+        "clean_share": clean_share(trace),
         "ended_early": trace.meta.get("ended_early"),
     }
 
@@ -169,7 +175,18 @@ def _rich(data: pd.DataFrame) -> RichTable:
     table = RichTable(caption=caption, caption_justify="left", box=None)
     names = visible(data)
     for column in names:
-        table.add_column(column, justify="left" if is_text(data[column]) else "right", overflow="fold")
+        if is_text(data[column]):
+            table.add_column(column, overflow="fold", min_width=len(column), max_width=TEXT)
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
     for row in data[names].head(ROWS).itertuples(index=False):
         table.add_row(*(shown(cell(c, v)) for c, v in zip(names, row, strict=True)))
     return table
+
+
+def _print_whole(console: Console, table: RichTable) -> None:
+    """Print a table at its own width, however narrow the console: half a number is a wrong one."""
+    width = console.width
+    console.width = max(width, Measurement.get(console, console.options.update(max_width=10_000), table).maximum)
+    console.print(table)
+    console.width = width

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import OutputError
+from ..meta import write_meta
 from ..schema import NEVER64, TABLES, TaskEvent, dtype
-from ..trace import RINGS, Trace, write_meta, write_table
+from ..trace import RINGS, Trace, write_table
 
 COUNTED = ("wakeups", "switches", "migrations")
 TIMES = ("ts", "ts_exit")

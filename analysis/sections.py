@@ -92,7 +92,7 @@ def placement_section(view: View) -> Section:
     pairs = placement.df_pairs(view.trace, view.task)
     share = moves.set_index("distance")["moved_share"]
     total = int(moves["moved"].sum())
-    findings = [Finding(0.02, f"{share['cpu']:.1%} of {total:,} decisions stayed on prev_cpu")]
+    findings = [Finding(0.02, f"{share['cpu']:.1%} of {total:,} decisions stayed on prev_cpu")] if total else []
     if share["cross"] > 0:
         text = f"{share['cross']:.1%} of {total:,} decisions moved the task to another node"
         findings.append(Finding(0.1 + 0.8 * float(share["cross"]), text))
@@ -195,7 +195,7 @@ def latency_section(view: View) -> Section:
     moved = latency.df_latency(view.trace, "moved", task=view.task)
     all_waits, findings = every.iloc[0], []
     if all_waits["waits"]:
-        text = f"Wakeup to run: p50 {all_waits['p50']:.1f} us, p99 {all_waits['p99']:.1f} us, "
+        text = f"Wakeup to run: p50 {all_waits['p50']:,.1f} us, p99 {all_waits['p99']:,.1f} us, "
         findings.append(Finding(0.04, text + f"longest {all_waits['max']:,.1f} us"))
     if all_waits["censored"] > 0.001 * all_waits["waits"]:
         text = f"{all_waits['censored']:,.0f} woken tasks had not run when the trace ended"
@@ -204,8 +204,8 @@ def latency_section(view: View) -> Section:
     if len(big) > 1:
         low, high = big.iloc[0], big.iloc[-1]
         text = (
-            f"Median wakeup to run is {high['p50']:.1f} us at distance {high['moved']}, "
-            f"{low['p50']:.1f} us at {low['moved']}"
+            f"Median wakeup to run is {high['p50']:,.1f} us at distance {high['moved']}, "
+            f"{low['p50']:,.1f} us at {low['moved']}"
         )
         findings.append(Finding(float(np.clip(0.1 * np.log2(high["p50"] / max(low["p50"], 0.1)), 0, 0.8)), text))
     return Section(

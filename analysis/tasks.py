@@ -113,24 +113,24 @@ def named(name: str, pattern: str) -> bool:
 
 
 def selected(trace: Trace, task: str | None) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Which tasks (by code) a user means: a pid, or a name that may hold * and ?, matched against every name it had.
+    """Which tasks (by code) a user means: a pid, or a name it had or its label, which may hold * and ?.
 
     None means all. Raises UsageError if no task matches.
     """
     tasks = df_tasks(trace)
     if task is None:
         return np.ones(len(tasks), bool)
-    if task.isdigit():
-        chosen = (tasks["pid"] == int(task)).to_numpy()
-    else:
+    chosen = (tasks["pid"].astype(str) == task).to_numpy(copy=True)
+    if not chosen.any():
         codes = _identities(trace)[1]["events"]
         names = columns(trace, "tasks", "comm")["comm"].to_numpy(object)
         hit = [named(name, task) for name in names]
         chosen = np.isin(np.arange(len(tasks)), codes[np.array(hit, bool)])
-        chosen |= [named(name, task) for name in tasks["comm"]]
+        for column in ("comm", "label"):
+            chosen |= [named(name, task) for name in tasks[column]]
     if not chosen.any():
         raise UsageError(
-            f"no task in {trace.path} has the pid or name {task!r}: 'wakescope report' without --task lists"
+            f"no task in {trace.path} has the pid, name or label {task!r}: 'wakescope report' without --task lists"
         )
     return chosen
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UsageError
-from ..trace import SUFFIX, Trace
+from ..meta import SUFFIX
+from ..trace import Trace
 from .validate import Agreement, Share, Validation, validate
 
 NAME = re.compile(r"(?P<kernel>[\d.]+)-(?P<topology>\w+)-(?P<tier>\w+)-(?P<load>\w+)" + re.escape(SUFFIX))

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 from wakescope import schema
+from wakescope.meta import FORMAT, write_meta
 from wakescope.schema import Context, Outcome, TaskEvent
 from wakescope.topology import Cpu, Domain, Group, Topology
-from wakescope.trace import FORMAT, Trace, write_meta, write_table
+from wakescope.trace import Trace, write_table
 
 Row = Mapping[str, Any]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from wakescope import errors
+from wakescope.analysis.sections import SECTIONS
 from wakescope.testbox import apt, ending, initrd, kernels
 
 ROOT = Path(__file__).parent.parent
@@ -55,6 +56,24 @@ def test_a_reader_that_goes_away_is_no_fault():
     os.close(writing)
     assert done.returncode == 141
     assert done.stderr == b""
+
+
+@pytest.mark.parametrize("words", [["report", TRACE], ["patches"], ["explain", TRACE, "--at", "0"], ["doctor"]])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_of_few_letters_is_no_fault(words, encoding):
+    done = subprocess.run(
+        [sys.executable, "-m", "wakescope", *words],
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )
+    assert b"Traceback" not in done.stderr
+    assert done.stdout
+
+
+def test_the_help_of_report_names_every_section():
+    said = " ".join(wakescope("report", "--help").stdout.split())
+    assert [name for name in SECTIONS if name not in said] == []
 
 
 @pytest.mark.parametrize("words", [[], ["box"]])

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wakescope import schema, trace
 from wakescope.errors import OutputError, TraceError
+from wakescope.meta import FORMAT, write_meta
 from wakescope.tests.maketrace import make_trace
 from wakescope.topology import Cpu, Topology
-from wakescope.trace import RINGS, Trace, finish, layout_from_json, layout_to_json, loss_windows, write_meta
+from wakescope.trace import RINGS, Trace, finish, layout_from_json, layout_to_json, loss_windows
 
 BOX = Topology([Cpu(0, 0, 0, 0, 0), Cpu(1, 1, 0, 0, 0)], [])
 STRIDE = 8 + 8 * ((max(schema.dtype(t).itemsize for t in schema.TABLES) + 7) // 8)
@@ -33,7 +34,7 @@ def spooled(path, records):
     """A bundle as a killed recorder leaves it. records: {ring: {table: n}}."""
     (path / "raw").mkdir(parents=True)
     (path / "topology.json").write_text(BOX.to_json())
-    write_meta(path, {"format": trace.FORMAT, "state": "recording"})
+    write_meta(path, {"format": FORMAT, "state": "recording"})
     layouts = {ring: {t: layout_to_json(layout(t)) for t in tables.values()} for ring, tables in RINGS.items()}
     (path / "raw/layout.json").write_text(json.dumps(layouts))
     for ring, tables in {**{ring: {} for ring in RINGS}, **records}.items():

@@ -23,7 +23,8 @@ import numpy as np
 
 from .. import __version__
 from ..errors import CommandError, InterruptError, OutputError
-from ..trace import FORMAT, RINGS, Trace, claim, finish, layout_to_json, write_json, write_meta
+from ..meta import FORMAT, write_json, write_meta
+from ..trace import RINGS, Trace, claim, finish, layout_to_json
 from . import host
 from .command import Command
 from .domains import read_topology

@@ -2,12 +2,15 @@
 import io
 import json
 
+import pandas as pd
 import pytest
 from rich.console import Console
-from wakescope.analysis.report import build_report, shown
+from wakescope.analysis.distance import NAMES
+from wakescope.analysis.report import build_report, shown, visible
 from wakescope.analysis.sections import SECTIONS
 from wakescope.errors import TraceError, UsageError
 from wakescope.tests.maketrace import make_trace, switch, task, topology, wake
+from wakescope.trace import Trace
 
 
 def text(report):
@@ -68,6 +71,38 @@ def test_flips_left_unchanged_are_odd_only_where_placement_is_known_to_have_run(
     report = build_report(trace(meta={"tier": tier}, tasks=[task(1), task(2)], wakeups=wakeups), ["flips"])
     assert report.to_json()["sections"]["flips"]["check"][2] == {"check": "unchanged", "wakeups": 1, "share": 0.01}
     assert any("should have run" in f.text for f in report.odd) == odd
+
+
+def test_a_damaged_table_is_no_missing_section(tmp_path):
+    """Its footer is sound and its pages are not: nothing may be said of what was not read."""
+    damaged = make_trace(
+        tmp_path / "a.wake",
+        {"wakeups": [wake(5, 0, 1, 2, 0, 1)], "tasks": [task(1), task(2)], "switches": [switch(9, 1, 0, 2)]},
+    )
+    for table in ("wakeups", "tasks", "switches"):
+        file = damaged.path / f"{table}.parquet"
+        sound = file.read_bytes()
+        file.write_bytes(sound[:4] + bytes(len(sound) // 3) + sound[4 + len(sound) // 3 :])
+        with pytest.raises(TraceError, match=f"{table}.parquet"):
+            build_report(Trace.open(damaged.path))
+        file.write_bytes(sound)
+
+
+def test_numbers_are_whole_however_narrow_the_console(trace):
+    pids = (1_234_567, 2_345_678)
+    tasks = [task(pid, b"fifteen letters") for pid in pids]
+    report = build_report(trace(tasks=tasks, wakeups=[wake(1000 * i, 0, *pids, 1, 1) for i in range(1, 20)]))
+    out = io.StringIO()
+    report.render(Console(file=out, width=40))
+    for table in (table for section in report.sections for table in section.tables if len(table.data)):
+        assert any(all(name in line for name in visible(table.data)) for line in out.getvalue().splitlines())
+    assert f"fifteen letters:{pids[0]}" in out.getvalue()
+
+
+def test_a_cpu_is_shown_where_it_is_cpu_0_alone():
+    assert visible(pd.DataFrame({"ring": ["wakeup"], "cpu": [0]})) == ["ring", "cpu"]
+    far = pd.DataFrame({name: [int(name == "llc")] for name in NAMES})
+    assert visible(far) == ["llc"]
 
 
 def test_unknown_section_and_task_are_usage_errors(nasty):

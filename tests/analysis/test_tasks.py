@@ -64,6 +64,18 @@ def test_selection_by_pid_old_name_and_pattern(reused):
         selected(reused, "zzz")
 
 
+def test_every_label_chooses_its_task_and_no_other(trace):
+    """Names that look like numbers, patterns or labels; digits of other scripts are letters here."""
+    names = [b"123", b"7", "²".encode(), "٣".encode(), b"a:1", b"thread 0/0", b"x#2"]
+    made = trace(tasks=[task(number, name) for number, name in enumerate(names, 1)])
+    for code, label in enumerate(df_tasks(made)["label"]):
+        assert np.flatnonzero(selected(made, label)).tolist() == [code]
+    assert np.flatnonzero(selected(made, "²")).tolist() == [2]
+    assert np.flatnonzero(selected(made, "٣")).tolist() == [3]
+    assert np.flatnonzero(selected(made, "7")).tolist() == [6]  # the pid comes first
+    assert np.flatnonzero(selected(made, "123")).tolist() == [0]
+
+
 def test_the_recorders_own_tasks_are_marked(trace):
     made = trace(
         meta={"recorder_pid": 50},
