@@ -34,8 +34,8 @@ def program(name: str, package: str) -> str:
 
 
 def _path() -> str:
-    """PATH with the folder of this Python last: virtme-ng may be in a virtual environment that nobody activated."""
-    return f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}"
+    """PATH, then where virtme-ng may be in a virtual environment nobody activated, and where users have no PATH to."""
+    return f"{os.environ.get('PATH', os.defpath)}:{Path(sys.executable).parent}:/usr/sbin:/sbin"
 
 
 @contextmanager

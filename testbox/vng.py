@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-only
 """Boot a box through virtme-ng, for those who work with it: the same machine and settings, slower to start.
 
-virtme-ng writes to the host's /tmp, keeps no console to show after a panic, and needs udev and kmod on the host
-(without them the command's output and status are lost).
+virtme-ng writes to the host's /tmp, keeps no console to show after a panic, and needs udev, kmod and file on the host
+(without the first two the command's output and status are lost).
 """
 
 from __future__ import annotations
@@ -16,15 +16,27 @@ from tempfile import TemporaryDirectory
 
 from .ending import Ending
 from .guest import Box, command_script, kernel_command_line, settings_script
+from .initrd import BoxSetupError
 from .process import Sink, pipes, program, pump, running
 from .qemu import ACCELERATORS
 from .topology import node_memory, smp
 
 _SCRIPTS = ("settings.sh", "vng.sh")
+_UDEVD = ("/lib/systemd/systemd-udevd", "/usr/lib/systemd/systemd-udevd", "/sbin/udevd")  # where its init looks
+
+
+def check_host() -> None:
+    """Raise BoxSetupError for the first thing virtme-ng needs that is not on this host."""
+    program("vng", "virtme-ng, from PyPI")
+    program("modprobe", "kmod")
+    program("file", "file")
+    if not any(Path(path).exists() for path in _UDEVD):
+        raise BoxSetupError("udevd, which virtme-ng needs, is not on this host: install udev")
 
 
 def run(box: Box, accelerator: str, stdout: Sink, stderr: Sink) -> Ending:
     """As qemu.run, through virtme-ng; but if this process is killed outright, virtme-ng's QEMU runs on."""
+    check_host()
     ending = Ending()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="wakescope-box-")))

@@ -23,9 +23,10 @@ from pathlib import Path
 
 import pytest
 import wakescope
-from wakescope.testbox import initrd, qemu
+from wakescope.testbox import initrd, qemu, vng
 from wakescope.testbox.apt import ArchiveError
 from wakescope.testbox.guest import Box
+from wakescope.testbox.initrd import BoxSetupError
 from wakescope.testbox.kernels import Kernel, find, from_path
 from wakescope.testbox.topology import parse, parse_cpus
 
@@ -181,16 +182,11 @@ def test_a_feature_the_kernel_lacks_is_said() -> None:
     assert "NO_SUCH: this kernel has no such feature; it has PLACE_LAG" in done.stderr
 
 
-UDEVD = ("/lib/systemd/systemd-udevd", "/usr/lib/systemd/systemd-udevd", "/sbin/udevd")
-
-
-@pytest.mark.skipif(
-    not shutil.which("vng", path=f"{os.environ['PATH']}:{Path(sys.executable).parent}")
-    or not any(Path(path).exists() for path in UDEVD)
-    or not shutil.which("modprobe", path="/sbin:/usr/sbin"),
-    reason="virtme-ng, or udev and kmod, which it needs, are not on this host",
-)
 def test_through_virtme_ng_a_box_is_the_same(tmp_path: Path) -> None:
+    try:
+        vng.check_host()
+    except BoxSetupError as error:
+        pytest.skip(str(error))
     script = """
         printf '%s\\n' "$@"; echo complaint >&2
         cat /proc/sys/kernel/sched_schedstats
