@@ -26,7 +26,7 @@ _KINDS: dict[str, Any] = {
     "ended_early": str,
     "exit_status": int,
 }
-_NULL = ("kernel_version", "command", "exit_status", "sched_features", "ended_early")  # may be
+_NULL = ("hz", "kernel_version", "command", "exit_status", "sched_features", "ended_early")  # may be
 
 
 def read_meta(path: Path) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def read_meta(path: Path) -> dict[str, Any]:
     for name in meta.keys() & _KINDS.keys():
         if not (_fits(meta[name], _KINDS[name]) or (meta[name] is None and name in _NULL)):
             raise TraceError(f"{path}/meta.json has {meta[name]!r:.40} as {name}: the trace is damaged")
-    if meta.get("hz", 1) <= 0 or meta.get("start_ts", 0) > meta.get("stop_ts", 1 << 63):
+    if (meta.get("hz") or 1) <= 0 or meta.get("start_ts", 0) > meta.get("stop_ts", 1 << 63):
         raise TraceError(f"{path}/meta.json has no sane hz, or ends before it starts: the trace is damaged")
     return meta
 
