@@ -269,8 +269,10 @@ def contrast(
     """Replay a trace under several policies and say which decisions move, and where to."""
     from .model.contrast import contrast as run
     from .model.variants import OWN, named
-    from .show_contrast import show_contrast, write_parquet
+    from .show_contrast import check_parquet, show_contrast, write_parquet
 
+    if output:
+        check_parquet(output)
     opened = Trace.open(trace)
     names = policy if len(policy) > 1 or policy == [OWN] else [OWN, *policy]
     found = run(opened, [(name, named(name, opened.meta)) for name in names], approximate)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from .analysis.report import shown
 from .errors import OutputError
-from .model.contrast import MARKS, OPEN_LOOP, Comparison, Contrast
+from .model.contrast import LEVELS, MARKS, OPEN_LOOP, Comparison, Contrast
 from .model.numa_retry import COUNTS
 from .model.variants import Patch
 
@@ -122,18 +123,17 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
     undecidable = f"; {data['undecidable']:,} cannot be decided under both" if data["undecidable"] else ""
     share, bounds = _share(data["moved"])
     console.print(f"{share} ({bounds}) of {decisions:,} decisions move{undecidable}")
-    if not data["moved"]["count"]:
-        return
-    far = ", ".join(f"{n:,} {name}" for name, n in data["distances"].items())
-    console.print(f"how far apart the two CPUs are: {far}")
+    if data["distances"]:
+        far = ", ".join(f"{n:,} {name}" for name, n in data["distances"].items())
+        console.print(f"how far apart the two CPUs are: {far}")
     for mark, change in data["changes"].items():
         if change["gained"] or change["lost"]:
             counts = f"{change['base']:,} → {change['other']:,}"
             console.print(f"{HEADS[mark]}: {counts} ({change['gained']:,} gained, {change['lost']:,} lost)")
-    moves = comparison.df_from_to()
-    moves = moves[moves["level"] != "core"].sort_values("decisions", ascending=False, kind="stable")
+    moves = comparison.df_from_to().sort_values("decisions", ascending=False, kind="stable")
     changed = [mark for mark, change in data["changes"].items() if change["gained"] or change["lost"]]
-    _show_rows(console, "moves out of an LLC or node", moves)
+    for level in LEVELS:
+        _show_rows(console, f"moves to another {level}", moves[moves["level"] == level].drop(columns="level"))
     kinds = comparison.df_by("kind")
     if len(kinds) > 1:
         _show_rows(console, "wakeups, forks and execs", _before_after(kinds, changed))
@@ -159,7 +159,7 @@ def _show_rows(console: Console, title: str, rows: pd.DataFrame) -> None:
     for row in rows.head(ROWS).itertuples(index=False):
         table.add_row(*(f"{value:,}" if isinstance(value, int) else shown(str(value)) for value in row))
     for column, name in zip(table.columns, rows.columns, strict=True):
-        column.justify = "left" if name in ("level", "kind", "waker", "wakee") else "right"
+        column.justify = "left" if name in ("kind", "waker", "wakee") else "right"
     console.print(table)
 
 
@@ -173,10 +173,16 @@ def _share(share: dict[str, Any]) -> tuple[str, str]:
     return f"{share['count']:,}  {share['share']:.2%}", bounds
 
 
-def write_parquet(path: Path, found: Contrast) -> None:
-    """Write Contrast.df(). Raises OutputError if the file exists or cannot be written."""
+def check_parquet(path: Path) -> None:
+    """Raise OutputError if write_parquet cannot make this file, before anything is replayed for it."""
     if path.exists():
         raise OutputError(f"{path} exists: name another file")
+    if not os.access(path.parent, os.W_OK):
+        raise OutputError(f"cannot write {path}: {path.parent} is not a folder that can be written to")
+
+
+def write_parquet(path: Path, found: Contrast) -> None:
+    """Write Contrast.df(). Raises OutputError if the file cannot be written."""
     try:
         found.df().to_parquet(path, compression="zstd", index=False)
     except OSError as error:

@@ -27,7 +27,7 @@ from .policy import Idlest, Policy
 from .replay import Certainty, replay
 from .topo import Array
 from .validate import wilson
-from .variants_flips import derive_flips
+from .variants_flips import derive_flips, same_flips
 from .wakeup import Doubt
 
 OPEN_LOOP = (
@@ -260,7 +260,7 @@ class _Reader:
         self.results: list[Array] = []
         self.loads = Loads.of(trace)
         self.flips = None
-        if (policy.flips, policy.record_all) != (own.flips, own.record_all):
+        if not same_flips(trace, policy, own):
             self.flips = derive_flips(trace, policy, hz)
             self.notes.append(
                 f"flips are derived over the whole trace; the kernel's own followed from the records at "

@@ -30,6 +30,7 @@ V4_2 = Policy(
     wake_flags=WakeFlags.SD_FLAG_APART,
     current_cpu=0,
     record_all=1,
+    on_cpu_queue=0,
     wide=Wide.ASYMMETRIC,
     wide_in_affine=1,
     task_cpu=1,

@@ -157,6 +157,7 @@ class Policy(NamedTuple):
     current_cpu: int = 1  # WF_CURRENT_CPU places at once on the waker's CPU (ab83f455f04d, v6.6)
     flips: int = Flips.WAKER
     record_all: int = 0  # record_wakee runs for every wakeup of a fair task, placed or not (until v4.8)
+    on_cpu_queue: int = 1  # a wakee still leaving its CPU is queued there, not placed (c6e7bd7afaeb, v5.8)
     wide: int = Wide.SYMMETRIC
     wide_in_affine: int = 0  # wake_wide is asked by wake_affine only (until v4.2)
     llc_factor: int = LlcFactor.CPUS

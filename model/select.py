@@ -36,16 +36,27 @@ def select_task_rq_fair(policy: Policy, machine: Machine, w: Wakeup, hz: int) ->
     want_affine = allowed and (policy.wide_in_affine != 0 or not wide)
     target, rule, slow = walk_domains(policy, machine, w, want_affine, wide)
     if not want_affine:
-        rule = Affine.WIDE if wide else Affine.DISALLOWED
+        rule = Affine.WIDE if wide and not policy.wide_in_affine else Affine.DISALLOWED
+    verdict = int(wide) if asks_wide(policy, w, allowed, rule) else -1
     # Until v4.2 wakeups never took the slow path, and want-affine-rework keeps them from it again.
-    if slow and not policy.wide_in_affine and not policy.affine_rework:
-        return Decision(NO_CPU, Path.SLOW, int(wide), rule, target)
+    if slow and not policy.wide_in_affine and not policy.affine_rework and not policy.prefer_idle:
+        return Decision(NO_CPU, Path.SLOW, verdict, rule, target)
     cpu, path = select_idle_sibling(policy, machine, w, _prev(policy, w), target)
     dispatcher = flips == UNKNOWN or wakee_flips == UNKNOWN or wakee_flips > flips
     goes_on = (policy.prefer_idle and slow) or (policy.wide_idle and wide and dispatcher)
     if goes_on and cpu != NO_CPU and not choose_idle_cpu(policy, w, cpu):
-        return Decision(NO_CPU, Path.SLOW, int(wide), rule, target)
-    return Decision(cpu, path, int(wide), rule, target)
+        return Decision(NO_CPU, Path.SLOW, verdict, rule, target)
+    return Decision(cpu, path, verdict, rule, target)
+
+
+@compiled
+def asks_wide(policy: Policy, w: Wakeup, allowed: bool, rule: Affine) -> bool:
+    """Whether wake_wide is asked: until v4.2 by wake_affine, once two CPUs are to be chosen between; want-affine-rework
+    leaves before it for prev and where the waker's CPU is not allowed.
+    """
+    if policy.wide_in_affine:
+        return rule not in (Affine.SAME, Affine.NO_DOMAIN, Affine.DISALLOWED)
+    return not policy.affine_rework or (allowed and w.cpu != w.prev_cpu)
 
 
 @compiled
@@ -76,15 +87,16 @@ def walk_domains(
 ) -> tuple[int, Affine, bool]:
     """(target, rule, slow): up this CPU's domains to the first that lets wakes be affine and holds prev.
 
-    slow says that a domain with w.sd_flag was met and no affine one (until v4.2: none below it): the idlest CPU below
-    it is sought then. By default no domain has SD_BALANCE_WAKE.
+    slow says that a domain with w.sd_flag was met and no affine one (until v4.2 and with prefer-idle-cpu: none below
+    it): the idlest CPU below it is sought then. By default no domain has SD_BALANCE_WAKE.
     """
     slow = False
+    both = policy.wide_in_affine != 0 or policy.prefer_idle != 0
     chain = machine.cpus[w.cpu]
     for level in range(chain.domains):
         flags = chain.sd_flags[level]
         if want_affine and flags & SD_WAKE_AFFINE and cpumask_test_cpu(w.prev_cpu, chain.sd_span[level]):
-            slow = slow and policy.wide_in_affine != 0
+            slow = slow and both
             if w.cpu == w.prev_cpu:
                 return w.prev_cpu, Affine.SAME, slow
             if policy.wide_in_affine and wide:

@@ -157,8 +157,8 @@ _ALL = (
         "prefer-idle-cpu",
         f"Josef Bacik, 27 May 2015, {IDLE_THREAD} (the diff could not be found, this is what its title and text say)",
         "dropped for beef-up-wake-wide",
-        "where a domain has SD_BALANCE_WAKE, a wakeup for which no idle CPU is found takes the slow path; changes "
-        "nothing by default, when none has it",
+        "where a domain has SD_BALANCE_WAKE, an idle CPU is sought first, and a wakeup that finds none takes the slow "
+        "path; changes nothing by default, when none has it",
         {"prefer_idle": (0,)},
         {"prefer_idle": 1},
     ),
@@ -238,6 +238,8 @@ PATCHES = {patch.name: patch for patch in _ALL}
 def patched(policy: Policy, names: list[str]) -> Policy:
     """A policy with patches applied in order. Raises ModelError for a patch that is unknown or makes no sense there."""
     for name in names:
+        if not name:
+            raise ModelError("a patch is missing after a +: 'wakescope patches' lists them")
         patch = PATCHES.get(name)
         if patch is None:
             raise ModelError(f"there is no patch {name}: 'wakescope patches' lists them")

@@ -24,6 +24,7 @@ READ = (
     "cpu",
     "jiffies",
     "outcome",
+    "wakee_nr_allowed",
     "llc_size",
     "wakee_tag",
     "waker_flips",
@@ -74,6 +75,24 @@ class FlipHistory:
         return rows
 
 
+def recorded(policy: Policy, rows: Array) -> Array:
+    """Whether record_wakee runs at each row under the policy, bool. Reads outcome and wakee_nr_allowed.
+
+    Since v4.8 that is where select_task_rq_fair does, which not every kernel asks about the same wakeups.
+    """
+    if policy.record_all:
+        return np.isin(rows["outcome"], [int(outcome) for outcome in RECORDED_ALL])
+    also = [(Outcome.DELAYED, policy.delay_dequeue), (Outcome.WAKELIST, policy.on_cpu_queue)]
+    placed = np.isin(rows["outcome"], [int(outcome) for outcome, left_out in also if not left_out])
+    return (rows["outcome"] == int(Outcome.PLACED)) | placed & (rows["wakee_nr_allowed"] != 1)
+
+
+def same_flips(trace: Trace, policy: Policy, own: Policy) -> bool:
+    """Whether the flips under a policy are the traced kernel's own. Needs table wakeups."""
+    rows = trace.array("wakeups", ["outcome", "wakee_nr_allowed"])
+    return policy.flips == own.flips and bool((recorded(policy, rows) == recorded(own, rows)).all())
+
+
 def derive_flips(trace: Trace, policy: Policy, hz: int) -> FlipHistory:
     """Replay record_wakee as the policy has it over a trace. Needs tables wakeups and tasks."""
     rows = trace.array("wakeups", list(READ))
@@ -81,8 +100,6 @@ def derive_flips(trace: Trace, policy: Policy, hz: int) -> FlipHistory:
     sizes = np.where(rows["llc_size"] != NEVER, rows["llc_size"], cpus["llc_size"][rows["cpu"]]).astype(np.int64)
     if policy.llc_factor == LlcFactor.GROUPS:
         sizes = cpus["llc_groups"][rows["cpu"]].astype(np.int64)
-    outcomes = RECORDED_ALL if policy.record_all else (Outcome.PLACED,)
-    recorded = np.isin(rows["outcome"], [int(outcome) for outcome in outcomes])
     out = np.zeros(len(rows), DERIVED)
     tasks = len(df_tasks(trace))
     counts = np.zeros(2, np.int64)
@@ -90,7 +107,7 @@ def derive_flips(trace: Trace, policy: Policy, hz: int) -> FlipHistory:
         rows,
         waker_codes(trace),
         wakee_codes(trace),
-        recorded,
+        recorded(policy, rows),
         sizes,
         int(policy.flips),
         hz,
@@ -107,7 +124,7 @@ def _derive(
     rows: Array,
     wakers: Array,
     wakees: Array,
-    recorded: Array,
+    records: Array,
     sizes: Array,
     flips: int,
     hz: int,
@@ -134,7 +151,7 @@ def _derive(
         out[i]["waker_flips"], out[i]["wakee_flips"] = state[waker]["flips"], state[wakee]["flips"]
         out[i]["waker_decay_ts"], out[i]["wakee_decay_ts"] = state[waker]["decay_ts"], state[wakee]["decay_ts"]
         out[i]["waker_last_wakee"] = state[waker]["last_wakee"]
-        if recorded[i]:
+        if records[i]:
             s, p = state[waker], state[wakee]
             mine = (s["flips"], s["decay_ts"], s["last_wakee"])
             after = record_both(

@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
-from wakescope.errors import ModelError, TraceError, UsageError
+from wakescope.errors import ModelError, OutputError, TraceError, UsageError
 from wakescope.model.contrast import KERNEL, OPEN_LOOP, contrast
 from wakescope.model.variants import named
-from wakescope.show_contrast import write_parquet
+from wakescope.show_contrast import check_parquet, write_parquet
 from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
 from wakescope.trace import Trace
 
@@ -120,6 +120,12 @@ def test_errors(tmp_path: Path) -> None:
     trace = traced(tmp_path)
     with pytest.raises(ModelError, match="no patch"):
         named("own+bogus", trace.meta)
+    with pytest.raises(ModelError, match=r"missing after a \+"):
+        named("own+", trace.meta)
+    with pytest.raises(OutputError, match="exists"):
+        check_parquet(tmp_path)
+    with pytest.raises(OutputError, match="not a folder"):
+        check_parquet(tmp_path / "nowhere" / "c.parquet")
     with pytest.raises(UsageError, match="twice"):
         contrast(trace, policies(trace, "own", "own"))
     with pytest.raises(ModelError, match="nak-affine-shared needs"):

@@ -140,10 +140,12 @@ def balancing(machine):
 WIDE = {"waker_flips": 16, "wakee_flips": 4}
 SLOW_TABLE = [
     # what, stock, prefer-idle-cpu, want-affine-rework
-    ({}, False, False, False),  # affine beats the balance flags, a busy CPU or not
+    ({}, False, True, False),  # affine beats the balance flags, a busy CPU or not, but for the patch
+    ({"idle": [2]}, False, False, False),
     (WIDE, True, True, False),
     ({"allowed": [2, 3]}, True, True, False),
-    ({**WIDE, "idle": [2]}, True, True, False),  # not even looked at
+    ({**WIDE, "idle": [2]}, True, False, False),  # only the patch looks
+    ({**WIDE, "idle": [3]}, True, False, False),
 ]
 
 
@@ -172,7 +174,28 @@ def test_prefer_idle_cpu_on_its_own_base():
 def test_want_affine_rework_changes_nothing_by_default():
     for given in ({}, WIDE, {"allowed": [2, 3]}, {"prev": 0}, {"prev": 5, "idle": [4]}):
         stock, rework = decide(STOCK, **given), decide(variant("want-affine-rework"), **given)
-        assert stock == rework
+        for field in ("cpu", "path", "affine", "certainty"):
+            assert stock[field] == rework[field]
+
+
+# what -> wake_wide as stock, 4.2 and want-affine-rework ask it: its verdict, -1 where it is not asked
+VERY_WIDE = {"waker_flips": 40, "wakee_flips": 5}
+ASKED_TABLE = [
+    (VERY_WIDE, 1, 1, 1),
+    ({}, 0, 0, 0),
+    ({**VERY_WIDE, "prev": 0}, 1, -1, -1),  # there is nothing to choose between
+    ({**VERY_WIDE, "allowed": [2, 3]}, 1, -1, -1),
+]
+
+
+@pytest.mark.parametrize(("given", "stock", "old", "rework"), ASKED_TABLE)
+def test_a_verdict_is_told_only_where_wake_wide_is_asked(given, stock, old, rework):
+    asymmetric = kernel("4.2")
+    assert decide(STOCK, **given)["wide"] == stock
+    assert decide(asymmetric, **given)["wide"] == old
+    assert decide(variant("want-affine-rework"), **given)["wide"] == rework
+    if old < 0:
+        assert decide(asymmetric, **given)["affine"] != Affine.WIDE
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,30 @@ def test_old_kernels_on_hackbench(approximate):
             assert f"| then {name} | " + " | ".join(counts) + " |" in TEXT
 
 
+def test_wake_wide_and_idle_cpus_on_pgbench():
+    text = " ".join(TEXT.split())
+    idle = ["wake-wide-asymmetric", "wake-wide-idle", "prefer-idle-cpu", "balance-wake", "balance-wake+prefer-idle-cpu"]
+    data = found("6.12-1s4c2t-decision-pgbench", idle)
+    slow = {name.removeprefix("own+"): row["undecidable"] for name, row in data["policies"].items()}
+    old = data["comparisons"][0]
+    wide, moved = old["changes"]["wide"], old["moved"]
+    assert f"loses {wide['lost']} of the {wide['base']} wide wakeups" in text
+    pairs = [row for row in old["by_pair"] if row["wakee"].startswith("pgbench:") and row["wide_base"]]
+    assert all(row["wide_other"] == 0 for row in pairs)
+    workers, idlers = (
+        sum(row["wide_base"] for row in pairs if row["waker"].startswith(name)) for name in ("postgres", "swapper")
+    )
+    assert workers + idlers == sum(row["wide_base"] for row in pairs)
+    assert f"wake pgbench ({workers} by a worker, {idlers} in interrupts on an idle CPU)" in text
+    bounds = f"({100 * moved['share']:.2f} %, {100 * moved['low']:.2f} – {100 * moved['high']:.2f})"
+    assert old["changes"]["on_waker"]["gained"] == moved["count"]
+    assert f"{moved['count']} decisions move, all to the waker's CPU {bounds}" in text
+    assert f"{slow['wake-wide-idle']} wakeups would have gone on to the slow path with `wake-wide-idle`" in text
+    assert slow["prefer-idle-cpu"] == 0
+    assert f"SD_BALANCE_WAKE the {slow['balance-wake']} wide ones do" in text
+    assert f"on top of that the {slow['balance-wake+prefer-idle-cpu']} that find no idle CPU do" in text
+
+
 def test_forks_that_stay_local():
     """Forks and execs by kind; the figures are sums of both."""
     opened = Trace.open(ROOT / "tests" / "corpus" / "6.12-2s2c2t-decision-forks.wake")

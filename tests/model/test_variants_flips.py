@@ -14,7 +14,7 @@ from wakescope.model.flips import record_both
 from wakescope.model.kernels import kernel
 from wakescope.model.policy import Flips
 from wakescope.model.variants import patched
-from wakescope.model.variants_flips import derive_flips
+from wakescope.model.variants_flips import derive_flips, same_flips
 from wakescope.schema import NEVER, Outcome
 from wakescope.tests.maketrace import make_trace, task, topology, wake
 from wakescope.trace import Trace
@@ -137,6 +137,34 @@ def test_before_4_9_every_wakeup_of_a_fair_task_counts(tmp_path):
     trace = made.trace(tmp_path)
     assert derive_flips(trace, STOCK, HZ).rows["waker_flips"].tolist() == [0, 0, 0, 0]
     assert derive_flips(trace, kernel("4.3"), HZ).rows["waker_flips"].tolist() == [0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("release", "delayed", "queued"), [("4.12.0", 1, 1), ("5.4", 1, 1), ("5.10", 1, 0), ("6.6", 1, 0), ("6.12", 0, 0)]
+)
+def test_kernels_that_placed_a_wakeup_recorded_it(tmp_path, release, delayed, queued):
+    """A sleeper whose dequeue is delayed is not placed since 6.12, one that still leaves its CPU not since 5.8."""
+    for outcome, counts in ((Outcome.DELAYED, delayed), (Outcome.WAKELIST, queued), (Outcome.QUEUED, 0)):
+        made = Kernel()
+        made.wakes(1, 2, outcome=outcome)
+        made.wakes(1, 3, outcome=outcome)
+        made.wakes(1, 4, outcome=outcome)
+        made.rows[1]["wakee_nr_allowed"] = 1  # nobody is asked where a pinned task goes
+        made.wakes(1, 2)
+        folder = tmp_path / outcome.name
+        folder.mkdir()
+        trace = made.trace(folder)
+        assert derive_flips(trace, kernel(release), HZ).rows["waker_flips"].tolist() == [0, counts, counts, 2 * counts]
+        assert same_flips(trace, kernel(release), STOCK) == (not counts)
+
+
+def test_a_factor_in_cores_is_a_factor_of_the_heavy_too(tmp_path):
+    """Of an LLC of 4 CPUs and 2 cores: more than 4 times the wakee's flips are plenty then, not more than 8."""
+    made = Kernel()
+    for wakee in (2, 3) * 6:
+        made.wakes(1, wakee)
+    found = [wakee for _, wakee in flips(made.trace(tmp_path), "couple-heavy-wakers", "llc-size-cores")]
+    assert found == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3]
 
 
 def test_what_moved_unseen_is_taken_over_and_counted(tmp_path):
