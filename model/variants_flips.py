@@ -84,7 +84,8 @@ def recorded(policy: Policy, rows: Array) -> Array:
         return np.isin(rows["outcome"], [int(outcome) for outcome in RECORDED_ALL])
     also = [(Outcome.DELAYED, policy.delay_dequeue), (Outcome.WAKELIST, policy.on_cpu_queue)]
     placed = np.isin(rows["outcome"], [int(outcome) for outcome, left_out in also if not left_out])
-    return (rows["outcome"] == int(Outcome.PLACED)) | placed & (rows["wakee_nr_allowed"] != 1)
+    pinned = np.isin(rows["wakee_nr_allowed"], [1])
+    return np.isin(rows["outcome"], [int(Outcome.PLACED)]) | (placed & ~pinned)
 
 
 def same_flips(trace: Trace, policy: Policy, own: Policy) -> bool:
