@@ -21,6 +21,7 @@ from wakescope.model.idlest import Rule
 from wakescope.model.kernels import kernel, policy_for
 from wakescope.model.loads import NONE, Loads
 from wakescope.model.numa_retry import NumaHistory
+from wakescope.model.policy import SchedIdle
 from wakescope.model.replay import RESULT, Certainty, replay
 from wakescope.model.topo import groups, machine
 from wakescope.model.variants import PATCHES, RELEASES, patched
@@ -197,7 +198,9 @@ def test_prefer_idle_cpu_only_sends_away_what_would_have_been_stacked(name, base
     stays = known & ~slow & (results["certainty"] == Certainty.EXACT)
     assert (results["cpu"] == stock.results["cpu"])[stays].all()
     cpu = stock.results["cpu"].astype(np.int64)[slow]
-    usable = stock.wakeups["idle"][slow] | stock.wakeups["sched_idle"][slow]
+    usable = stock.wakeups["idle"][slow]
+    if policy.sched_idle != SchedIdle.NOBODY:
+        usable = usable | stock.wakeups["sched_idle"][slow]
     busy = usable[np.arange(len(cpu)), cpu // 64] >> (cpu % 64).astype(np.uint64) & np.uint64(1) == 0
     assert busy.all()
 
