@@ -32,6 +32,10 @@ app = typer.Typer(
 )
 
 TraceArgument = Annotated[Path, typer.Argument(metavar="TRACE", help=f"A {SUFFIX} directory.")]
+LoaderOption = Annotated[str | None, typer.Option(help="libbpf, or bcc for kernels without BTF; else what fits.")]
+VmlinuxOption = Annotated[
+    Path | None, typer.Option(metavar="PATH", help="A vmlinux with DWARF to take types from, not BTF.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object instead of text (docs/json.md).")]
 
 # Numbers are never split: on a narrow terminal the terminal wraps lines, and in a pipe there is no width.
@@ -40,12 +44,13 @@ _err = Console(stderr=True, highlight=False, emoji=False, width=None if sys.stde
 
 
 @app.command()
-def doctor(as_json: JsonOption = False) -> None:
-    """Say what can be recorded on this machine, what cannot, and what to do about it."""
+def doctor(loader: LoaderOption = None, vmlinux: VmlinuxOption = None, as_json: JsonOption = False) -> None:
+    """Say what can be recorded on this machine (with these options), what cannot, and what to do about it."""
     from .show import show_checks
     from .tracers.doctor import examine, to_json
 
-    checks = examine()
+    _check_loader(loader)
+    checks = examine(vmlinux, loader)
     if as_json:
         _print_json(to_json(checks))
     else:
@@ -64,14 +69,14 @@ def record(
         str | None, typer.Option(help="deep, decision or tracepoint; else the best of the last two.")
     ] = None,
     ring: Annotated[int, typer.Option(min=0, max=1024, help="MiB of each CPU's wakeup ring; 0: by memory.")] = 0,
-    loader: Annotated[str | None, typer.Option(help="libbpf, or bcc for kernels without BTF; else what fits.")] = None,
-    vmlinux: Annotated[Path | None, typer.Option(help="A vmlinux with DWARF to take types from, not BTF.")] = None,
+    loader: LoaderOption = None,
+    vmlinux: VmlinuxOption = None,
 ) -> None:
     """Record every wakeup, switch and migration while a command runs, or until Ctrl-C."""
     from .show import show_recorded, status_line
     from .tracers.doctor import BAD, privileges
     from .tracers.offsets import kernel_types
-    from .tracers.probes import LOADERS, TIERS, Probes, plan
+    from .tracers.probes import TIERS, Probes, plan
     from .tracers.recorder import check_output, give_to_caller
     from .tracers.recorder import record as run
     from .tracers.workloads import workload
@@ -80,8 +85,7 @@ def record(
         raise UsageError("give either --workload or a command, not both")
     if tier not in (None, *TIERS):
         raise UsageError(f"--tier {tier}: choose from {', '.join(TIERS)}")
-    if loader not in (None, *LOADERS):
-        raise UsageError(f"--loader {loader}: choose from {', '.join(LOADERS)}")
+    _check_loader(loader)
     check = privileges()
     if check.state == BAD:
         raise PrivilegeError(f"recording needs privileges ({check.found}): {check.remedy}")
@@ -103,6 +107,13 @@ def record(
     with suppress(BrokenPipeError):  # whoever reads the name does not change how the command ended
         print(path, flush=True)
     raise typer.Exit(code)
+
+
+def _check_loader(loader: str | None) -> None:
+    from .tracers.probes import LOADERS
+
+    if loader not in (None, *LOADERS):
+        raise UsageError(f"--loader {loader}: choose from {', '.join(LOADERS)}")
 
 
 def _name(what: str) -> Path:

@@ -45,11 +45,12 @@ _CONSTANT = re.compile(r"^CONSTANT\(\w+, (\w+)\);", re.MULTILINE)
 
 
 def module() -> Any:
-    """The Python module bcc, also from outside a virtual environment. Raises KernelError if it is not installed."""
+    """The Python module bcc, also from outside a virtual environment. Raises KernelError if it does not work."""
     sys.path.append(PACKAGES)
     try:
         import bcc
-    except (ImportError, OSError) as error:
+        from bcc import BPF  # noqa: F401 - an empty folder left behind passes for a module, but has none
+    except Exception as error:  # of libbcc in another version, for one
         raise KernelError(f"BCC cannot be used ({error}): install the package python3-bpfcc (or python3-bcc)") from None
     finally:
         sys.path.pop()

@@ -7,6 +7,7 @@ import os
 import platform
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from ..errors import WakescopeError
@@ -30,9 +31,12 @@ class Check:
     remedy: str = ""
 
 
-def examine() -> list[Check]:
-    """All findings, in the order a reader needs them. Loads the probes for a moment; attaches nothing."""
-    checks = [privileges(), _lockdown(), *_bpf()]
+def examine(vmlinux: Path | None = None, loader: str | None = None) -> list[Check]:
+    """All findings, in the order a reader needs them, for record with the same vmlinux and loader.
+
+    Loads the probes for a moment; attaches nothing.
+    """
+    checks = [privileges(), _lockdown(), *_bpf(vmlinux, loader)]
     checks += [*_kernel(), _schedstats(), _numa(), _features(), _rings()]
     return checks
 
@@ -70,27 +74,27 @@ def _lockdown() -> Check:
     return Check("lockdown", OK, mode)
 
 
-def _bpf() -> Iterator[Check]:
+def _bpf(vmlinux: Path | None, loader: str | None) -> Iterator[Check]:
     try:
-        types = kernel_types()
+        types = kernel_types(vmlinux)
     except WakescopeError as error:
         yield Check("types", BAD, str(error))
         return
     yield Check("types", OK if types.btf else NOTE, f"from {types.origin}")
     try:
-        made = plan(types)
+        made = plan(types, None, loader)
     except WakescopeError as error:
         yield Check("tier", BAD, str(error))
         return
     yield Check("loader", OK, made.loader, made.why)
     yield Check("tier", OK if made.tier == "decision" else NOTE, made.tier, made.refused.get("decision", ""))
-    yield from _deep(types)
+    yield from _deep(types, loader)
     yield _load(made)
 
 
-def _deep(types: Types) -> Iterator[Check]:
+def _deep(types: Types, loader: str | None) -> Iterator[Check]:
     try:
-        deep = plan(types, "deep")
+        deep = plan(types, "deep", loader)
     except WakescopeError:
         return
     unseen = [reason for program, reason in deep.refused.items() if program in ("available_idle", "share_cache")]

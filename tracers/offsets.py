@@ -27,6 +27,17 @@ FUNCTIONS = (
 TRACEPOINTS = ("sched_switch", "sched_move_numa", "sched_stick_numa", "sched_swap_numa")
 ENUMERATORS = ("CPUHP_AP_ACTIVE",)
 
+# What the probes read of every kernel that can be recorded, whatever its configuration: types without it are not whole.
+STEADY = {
+    "task_struct": ("thread_info", "wake_cpu", "wakee_flips", "last_wakee", "cpus_ptr", "se", "pid", "comm"),
+    "sched_entity": ("avg",),
+    "sched_avg": ("load_avg", "util_avg"),
+    "cfs_rq": ("avg",),
+    "rq": ("nr_running", "curr", "idle", "cfs", "sd"),
+    "sched_domain": ("parent", "groups", "flags", "span_weight"),
+}
+STEADY_FLAGS = ("SHARE_LLC", "BALANCE_EXEC", "BALANCE_FORK")
+
 _STRUCT = re.compile(r"^struct (\w+) \{\n((?:\t.+;\n)+)\};$", re.MULTILINE)
 _MEMBER = re.compile(r"^\t(?:volatile )?(.+?[ *])(\w+)(\[\d*\])?;$", re.MULTILINE)
 
@@ -70,6 +81,30 @@ def wanted() -> dict[str, list[str]]:
         if member not in found[name]:
             found[name].append(member)
     return found
+
+
+def lack(types: Types, series: tuple[int, int]) -> str | None:
+    """What shows that the types of a kernel of this series were not read whole or not right, or None.
+
+    None for kernels before 5.3, too: those are refused for what they are (probes.plan).
+    """
+    if series < (5, 3):
+        return None
+    needed = [(f"{owner}.{name}", types.has(f"{owner}.{name}")) for owner, names in STEADY.items() for name in names]
+    needed += [(name, name in types.enumerators) for name in ENUMERATORS]
+    needed += [("select_task_rq_fair", "select_task_rq_fair" in types.functions)]
+    if series >= (5, 10):  # before, flags were macros; tracepoints have been types since 5.5
+        needed += [(f"SD_{name}", name in types.flags) for name in STEADY_FLAGS]
+        needed += [("btf_trace_sched_switch", "sched_switch" in types.tracepoints)]
+    absent = next((f"no {name}" for name, found in needed if not found), None)
+    outside = (
+        f"{owner}.{name} lies outside of its structure"
+        for owner, members in types.members.items()
+        for name, (offset, size) in members.items()
+        if offset + size > types.sizes.get(owner, 0)
+    )
+    beyond = (f"SD_{name} is bit {bit} of 32" for name, bit in types.flags.items() if not 0 <= bit < 32)
+    return absent or next(outside, None) or next(beyond, None)
 
 
 def from_btf(btf: Btf) -> Types:

@@ -109,6 +109,23 @@ def test_bcc_that_is_not_installed_is_one_line(monkeypatch):
         bcc.module()
 
 
+@pytest.mark.parametrize("code", [None, "", "from bcc.libbcc import lib", "import ctypes; ctypes.pythonapi.none", "("])
+def test_what_is_left_of_bcc_is_one_line(tmp_path, monkeypatch, code):
+    """An empty folder, and modules without BPF, without their parts, for another libbcc or another Python."""
+    (tmp_path / "bcc").mkdir()
+    if code is not None:
+        (tmp_path / "bcc/__init__.py").write_text(code)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if not (Path(path) / "bcc").exists()])
+    monkeypatch.setattr(bcc, "PACKAGES", str(tmp_path))
+    loaded = {name: sys.modules.pop(name) for name in list(sys.modules) if name.partition(".")[0] == "bcc"}
+    try:
+        with pytest.raises(KernelError, match=r"^BCC cannot be used .*: install the package python3-bpfcc"):
+            bcc.module()
+    finally:
+        sys.modules.pop("bcc", None)
+        sys.modules.update(loaded)
+
+
 def tree(root, path, *files):
     for file in files:
         (root / path / file).parent.mkdir(parents=True, exist_ok=True)
