@@ -75,7 +75,7 @@ _ALL = (
         "Kirill Tkhai, 25 Sep 2015, [PATCH] sched/fair: Skip wake_affine() for core siblings",
         "not merged; 4.12.4 to 4.13 did the same",
         "where the waker's CPU and prev share their cache, the waker's CPU is taken without comparing loads",
-        {**ASKS, "shared_cache": (SharedCache.ASK,)},
+        {**ASKS, "shared_cache": (SharedCache.ASK, SharedCache.KEEP)},
         {"shared_cache": SharedCache.PULL},
     ),
     Patch(
@@ -91,7 +91,7 @@ _ALL = (
         f'{GALBRAITH} ("do the opposite", read as of shared caches only, like the patch it answers)',
         "a measurement, not a patch; 4.14-rc did the same",
         "where the waker's CPU and prev share their cache, wake_affine refuses without comparing loads",
-        {**ASKS, "shared_cache": (SharedCache.ASK,)},
+        {**ASKS, "shared_cache": (SharedCache.ASK, SharedCache.PULL)},
         {"shared_cache": SharedCache.KEEP},
     ),
     Patch(

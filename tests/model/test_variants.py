@@ -136,6 +136,8 @@ def balancing(machine):
     return machine
 
 
+THREAD_PATCH = "skip-affine-core-siblings"
+
 # affine or not, CPU idle or not -> which wakeups take the slow path where domains have SD_BALANCE_WAKE
 WIDE = {"waker_flips": 16, "wakee_flips": 4}
 SLOW_TABLE = [
@@ -169,6 +171,12 @@ def test_prefer_idle_cpu_on_its_own_base():
         assert decide(base, machine, **given)["path"] != Path.SLOW
         assert (decide(patch, machine, **given)["path"] == Path.SLOW) == slow
         assert decide(patch, BOX, **given)["path"] != Path.SLOW
+
+
+def test_the_rules_of_4_13_and_4_14_rc_for_a_shared_cache_can_be_turned_round():
+    for release, patch, stock, other in (("4.13", "nak-affine-shared", 0, 2), ("4.14-rc", THREAD_PATCH, 2, 0)):
+        assert decide(kernel(release))["target"] == stock
+        assert decide(patched(kernel(release), [patch]))["target"] == other
 
 
 def test_want_affine_rework_changes_nothing_by_default():
@@ -238,7 +246,7 @@ def test_names():
         ("next", ModelError, "not a kernel release"),
         ("4.12.x", ModelError, "not a kernel release"),
         ("6.12+beef-up-wake-wide", ModelError, "needs wide ASYMMETRIC, and this policy has SYMMETRIC"),
-        ("4.13+skip-affine-core-siblings", ModelError, "needs shared_cache ASK, and this policy has PULL"),
+        ("4.13+skip-affine-core-siblings", ModelError, "needs shared_cache ASK or KEEP, and this policy has PULL"),
         ("6.12+nak-affine+nak-affine", ModelError, "nak-affine needs affine_by"),
         ("6.12+numa-idlest-stay-local", ModelError, "needs idlest_local 0, and this policy has 1"),
         ("6.12+init-numa-migrate-retry", ModelError, "needs numa_fork_reset 0"),
