@@ -173,13 +173,17 @@ def test_patches_that_change_no_wakeup_by_default(name, base, patch):
         assert (same | ~asked).all() if field in ("wide", "doubt") else same.all(), field
 
 
+def balancing(name: str, base: str, patch: str) -> tuple[Side, Any, Any]:
+    """Stock, its policy, and the results of the patch where every domain has SD_BALANCE_WAKE."""
+    of, stock = source(name), side(name, base, "")
+    policy = of.own if base == "own" else kernel(base)
+    reader = captured(patched(policy, ["balance-wake", patch]), of.own)
+    return stock, policy, replay(reader.rows(stock.wakeups), of.topology, reader.policy, of.hz)
+
+
 @on_every_source
 def test_want_affine_rework_keeps_wakeups_off_the_slow_path(name, base):
-    of = source(name)
-    policy = of.own if base == "own" else kernel(base)
-    reader = captured(patched(policy, ["balance-wake", "want-affine-rework"]), of.own)
-    stock = side(name, base, "")
-    results = replay(reader.rows(stock.wakeups), of.topology, reader.policy, of.hz)
+    stock, _, results = balancing(name, base, "want-affine-rework")
     wakeups = ~np.isin(stock.wakeups["outcome"], (Outcome.FORK, Outcome.EXEC))
     for field in ("cpu", "path", "affine", "certainty"):
         assert (results[field] == stock.results[field])[wakeups].all()
@@ -188,11 +192,7 @@ def test_want_affine_rework_keeps_wakeups_off_the_slow_path(name, base):
 @on_every_source
 def test_prefer_idle_cpu_only_sends_away_what_would_have_been_stacked(name, base):
     """Where domains have SD_BALANCE_WAKE: whoever finds an idle CPU goes there, as if they had not."""
-    of = source(name)
-    policy = of.own if base == "own" else kernel(base)
-    reader = captured(patched(policy, ["balance-wake", "prefer-idle-cpu"]), of.own)
-    stock = side(name, base, "")
-    results = replay(reader.rows(stock.wakeups), of.topology, reader.policy, of.hz)
+    stock, policy, results = balancing(name, base, "prefer-idle-cpu")
     known = (stock.results["certainty"] == Certainty.EXACT) & (stock.wakeups["outcome"] == Outcome.PLACED)
     slow = known & (results["path"] == By.SLOW)
     stays = known & ~slow & (results["certainty"] == Certainty.EXACT)
