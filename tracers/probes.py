@@ -212,6 +212,10 @@ class Probes:
     def stop(self, online: list[int]) -> None:
         """Detach and write out the wakeups still open on each CPU."""
         self.object.detach()
+        self.flush(online)
+
+    def flush(self, online: list[int]) -> None:
+        """Write out the wakeups still open on each CPU."""
         for cpu in online:
             self.object.run_on(f"flush_{self._kind}", cpu)
 
