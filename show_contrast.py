@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ HEADS = {
     "wide": "wide",
     "on_waker": "on waker's CPU",
     "stacked": "stacked",
+    "stacked_llc": "stacked in LLC",
     "cross_node": "to another node",
 }
 
@@ -47,8 +48,8 @@ def show_contrast(console: Console, found: Contrast) -> None:
     """What each policy does, then how each differs from the first."""
     console.print(OPEN_LOOP)
     console.print(
-        "stacked: on a busy CPU though an allowed one of its LLC was idle; bounds are Wilson's at 95 % of all "
-        "decisions, wide enough for any outcome of those that are undecidable"
+        "stacked: on a busy CPU though an allowed one was idle (in LLC: one that shares its cache); bounds are Wilson's at "
+        "95 % of all decisions, wide enough for any outcome of those that are undecidable"
     )
     console.print(_policies(found))
     left = found.not_replayed
@@ -127,11 +128,11 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
         far = ", ".join(f"{n:,} {name}" for name, n in data["distances"].items())
         console.print(f"how far apart the two CPUs are: {far}")
     for mark, change in data["changes"].items():
-        if change["gained"] or change["lost"]:
-            counts = f"{change['base']:,} → {change['other']:,}"
-            console.print(f"{HEADS[mark]}: {counts} ({change['gained']:,} gained, {change['lost']:,} lost)")
+        if change["gained"]["count"] or change["lost"]["count"]:
+            parts = (f"{change[what]['count']:,} {what}, {_bounds(change[what])}" for what in ("gained", "lost"))
+            console.print(f"{HEADS[mark]}: {change['base']:,} → {change['other']:,} ({'; '.join(parts)})")
     moves = comparison.df_from_to().sort_values("decisions", ascending=False, kind="stable")
-    changed = [mark for mark, change in data["changes"].items() if change["gained"] or change["lost"]]
+    changed = [mark for mark, change in data["changes"].items() if change["gained"]["count"] or change["lost"]["count"]]
     for level in LEVELS:
         _show_rows(console, f"moves to another {level}", moves[moves["level"] == level].drop(columns="level"))
     kinds = comparison.df_by("kind")
@@ -142,9 +143,11 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
 
 
 def _before_after(rows: pd.DataFrame, marks: list[str]) -> pd.DataFrame:
-    """Rows with moves, each mark as "before → after" and only marks that change at all."""
+    """Rows with moves, their share's bounds, and each mark that changes at all as "before → after"."""
     rows = rows[rows["moved"] > 0]
-    kept = rows[[name for name in rows.columns if not name.endswith(("_base", "_other"))]].copy()
+    hidden = ("low", "high", *(() if rows["undecidable"].any() else ("undecidable",)))
+    kept = rows[[name for name in rows.columns if not name.endswith(("_base", "_other", *hidden))]].copy()
+    kept["share"] = [_bounds(row) for row in rows[["low", "high"]].to_dict("records")]
     for mark in marks:
         kept[HEADS[mark]] = [f"{a:,} → {b:,}" for a, b in zip(rows[f"{mark}_base"], rows[f"{mark}_other"], strict=True)]
     return kept
@@ -167,10 +170,14 @@ def _share(share: dict[str, Any]) -> tuple[str, str]:
     """A count with its share, or the least and most it may be; and the bounds of the share."""
     if share["low"] is None:
         return "-", ""
-    bounds = f"{share['low']:.2%} – {share['high']:.2%}"
+    bounds = _bounds(share)
     if share["unknown"]:
         return f"{share['count']:,} to {share['count'] + share['unknown']:,}", bounds
     return f"{share['count']:,}  {share['share']:.2%}", bounds
+
+
+def _bounds(share: Mapping[str, Any]) -> str:
+    return f"{share['low']:.2%} – {share['high']:.2%}"
 
 
 def check_parquet(path: Path) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ..analysis.distance import NAMES, Distance, distance
-from ..analysis.occupancy import llc_words
+from ..analysis.occupancy import idle_words, llc_words
 from ..analysis.tasks import df_tasks
 from ..analysis.wakeups import df_wakeups
 from ..errors import TraceError, UsageError
@@ -36,7 +36,7 @@ OPEN_LOOP = (
 )
 KERNEL = "kernel"  # name of what the kernel itself did, beside the policies
 LEVELS = ("core", "llc", "node")
-MARKS = ("wide", "on_waker", "stacked", "cross_node")
+MARKS = ("wide", "on_waker", "stacked", "stacked_llc", "cross_node")
 KINDS = {Outcome.PLACED: "wakeup", Outcome.FORK: "fork", Outcome.EXEC: "exec"}
 
 
@@ -47,7 +47,7 @@ class Judged:
     decisions, one row per decision in the order of Contrast.decisions: cpu (-1 undecidable), decided (bool), path,
     affine, certainty (codes of Path, Affine, Certainty), wide_known (bool), and the MARKS (bool): wide: wake_wide said
     yes; and of decided ones on_waker: the waker's own CPU, in task context; stacked: a busy CPU though an allowed one
-    of its LLC was idle; cross_node: another node than prev's.
+    was idle, and stacked_llc: one of its LLC; cross_node: another node than prev's.
     """
 
     name: str
@@ -105,29 +105,37 @@ class Comparison:
         return pd.concat(parts, ignore_index=True)
 
     def changes(self) -> dict[str, dict[str, Any]]:
-        """Of decisions decided under both, how many gain and lose each mark: base, other (counts), gained, lost."""
+        """What becomes of each mark among decisions decided under both: base, other (counts), gained, lost
+        (proportion() of all decisions).
+        """
         both = self.both
+        unknown = int((~both).sum())
         found = {}
         for mark in MARKS:
             before, after = (side.decisions[mark].to_numpy() & both for side in (self.base, self.other))
             found[mark] = {
                 "base": int(before.sum()),
                 "other": int(after.sum()),
-                "gained": int((after & ~before).sum()),
-                "lost": int((before & ~after).sum()),
+                "gained": proportion(int((after & ~before).sum()), unknown, len(both)),
+                "lost": proportion(int((before & ~after).sum()), unknown, len(both)),
             }
         return found
 
     def df_by(self, *keys: str) -> pd.DataFrame:
-        """By columns of Contrast.decisions: decisions (decided under both), moved, and each mark before and after."""
+        """By columns of Contrast.decisions: decisions, undecidable (not decided under both), moved, low and high (bounds
+        of its share, as in proportion()), and each mark before and after among those decided under both.
+        """
         both = self.both
-        marks = {"decisions": both, "moved": self.moved}
+        marks = {"decisions": np.ones(len(both), bool), "undecidable": ~both, "moved": self.moved}
         for mark in MARKS:
             marks[f"{mark}_base"] = self.base.decisions[mark].to_numpy() & both
             marks[f"{mark}_other"] = self.other.decisions[mark].to_numpy() & both
         by = [self.contrast.decisions[key] for key in keys]
         table = pd.DataFrame(marks).groupby(by, sort=False).sum().reset_index()
-        table = table[table["decisions"] > 0]
+        counts = table[["moved", "undecidable", "decisions"]].to_numpy().tolist()
+        shares = [proportion(*row) for row in counts]
+        for place, name in enumerate(("low", "high"), table.columns.get_loc("moved") + 1):
+            table.insert(place, name, [share[name] for share in shares])
         return table.sort_values(["moved", "decisions"], ascending=False, kind="stable", ignore_index=True)
 
     def to_json(self) -> dict[str, Any]:
@@ -214,7 +222,7 @@ def proportion(hits: int, unknown: int, of: int) -> dict[str, Any]:
 def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: bool = False) -> Contrast:
     """Replay a trace under each (name, policy) and judge every decision.
 
-    approximate: see captured(). Needs tables wakeups and tasks. Raises UsageError if two policies share a name,
+    approximate: see captured(). Needs tables wakeups, switches and tasks. Raises UsageError if two policies share a name,
     ModelError if the traced kernel is not modelled, TraceError if nothing was placed or HZ is unknown.
     """
     if len({name for name, _ in policies}) < len(policies):
@@ -229,7 +237,7 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
     rows = []
     loads = Loads.of(trace)
     for wakeups in trace.chunks("wakeups"):
-        judge = _Judge(wakeups, trace, loads)
+        judge = _Judge(wakeups, first, trace, loads)
         rows.append(first + judge.placed)
         parts[KERNEL].append(judge.kernel())
         for name, reader in readers.items():
@@ -311,16 +319,22 @@ def _kinds(trace: Trace) -> list[int]:
 
 
 class _Judge:
-    """Marks the decisions of one piece of a trace."""
+    """Marks the decisions of one piece of a trace, whose first row is number first."""
 
-    def __init__(self, wakeups: Array, trace: Trace, loads: Loads) -> None:
+    def __init__(self, wakeups: Array, first: int, trace: Trace, loads: Loads) -> None:
         topology = trace.topology
         self.placed = np.flatnonzero(np.isin(wakeups["outcome"], _kinds(trace)))
         rows = loads.with_idle(wakeups[self.placed])
         self.rows = rows
         self.by_task = np.isin(rows["context"], (Context.TASK, Context.UNKNOWN)) & (rows["waker_pid"] > 0)
-        self.usable = rows["idle"] | rows["sched_idle"]
-        self.free = rows["idle"] & rows["allowed"]
+        idle, known = (words[first + self.placed] for words in idle_words(trace))
+        _, begin, end = loads.find(rows)
+        of_all = begin < end  # forks and execs: their figures are of every CPU
+        idle[of_all], known[of_all] = rows["idle"][of_all], ~np.uint64(0)
+        self.busy = known & ~idle
+        masks = of_all | (rows["has_masks"] > 0)
+        self.busy[masks] &= ~rows["sched_idle"][masks]
+        self.free = idle & rows["allowed"]
         self.llc = llc_words(topology)
         self.node = np.append(topology.by_cpu("node"), -1)
 
@@ -344,11 +358,11 @@ class _Judge:
         )
 
     def _marks(self, cpu: Array, decided: Array) -> dict[str, Array]:
-        at = np.arange(len(cpu))
-        busy = (self.usable[at, cpu // 64] >> (cpu % 64).astype(np.uint64) & np.uint64(1)) == 0
-        other = (self.free & self.llc[cpu]).any(axis=1) & (self.rows["has_masks"] > 0)
+        at, bit = np.arange(len(cpu)), np.uint64(1) << (cpu % 64).astype(np.uint64)
+        busy = decided & (self.busy[at, cpu // 64] & bit != 0)
         return {
             "on_waker": (cpu == self.rows["cpu"]) & self.by_task & decided,
-            "stacked": busy & other & decided,
+            "stacked": busy & self.free.any(axis=1),
+            "stacked_llc": busy & (self.free & self.llc[cpu]).any(axis=1),
             "cross_node": (self.node[cpu] != self.node[self.rows["prev_cpu"]]) & decided,
         }

@@ -207,6 +207,14 @@ _ALL = (
         {"numa_backoff": Backoff.CACHE, "numa_compare": Compare.INVERTED},
     ),
     Patch(
+        "numa-delay-retry-righted",
+        "numa-delay-retry with its comparison the other way round",
+        "never posted",
+        "numa-delay-retry, but numa_migrate_preferred gives up if the deadline it finds is the later one",
+        NOT_DELAYED,
+        {"numa_backoff": Backoff.CACHE, "numa_compare": Compare.RIGHT},
+    ),
+    Patch(
         "numa-delay-retry-merged",
         "Mel Gorman, 13 Feb 2018, sched/numa: Delay retrying placement for automatic NUMA balance after wake_affine()",
         "merged for 4.17 (7347fc87dfe6), in no release",
@@ -215,7 +223,7 @@ _ALL = (
         {"numa_backoff": Backoff.NODE, "numa_compare": Compare.INVERTED},
     ),
     Patch(
-        "numa-delay-retry-righted",
+        "numa-delay-retry-merged-righted",
         "numa-delay-retry-merged with its comparison the other way round",
         "never posted",
         "numa-delay-retry-merged, but numa_migrate_preferred gives up if the deadline it finds is the later one",

@@ -49,7 +49,7 @@ def test_contrast_says_what_moves(tmp_path):
     assert OPEN_LOOP in text.replace("\n", " ")
     assert "own → own+nak-affine" in text
     assert "4  100.00% (51.01% – 100.00%) of 4 decisions move" in text
-    assert "to another node: 4 → 0 (0 gained, 4 lost)" in text
+    assert "to another node: 4 → 0 (0 gained, 0.00% – 48.99%; 4 lost, 51.01% – 100.00%)" in text
     assert "a[red]:1" in text  # a name is no markup
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 from wakescope.errors import ModelError, OutputError, TraceError, UsageError
-from wakescope.model.contrast import KERNEL, OPEN_LOOP, contrast
+from wakescope.model.contrast import KERNEL, OPEN_LOOP, contrast, proportion
+from wakescope.model.validate import wilson
 from wakescope.model.variants import named
 from wakescope.show_contrast import check_parquet, write_parquet
-from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
+from wakescope.tests.maketrace import make_trace, mask, switch, task, topology, wake
 from wakescope.trace import Trace
 
 # Two nodes of two cores, one LLC each: CPUs 0-1 and 2-3. What wake_affine needs is known and sync is not set.
@@ -54,31 +55,41 @@ def test_moves_and_marks(tmp_path: Path) -> None:
     stock, nak = found.policies
     assert stock.decisions["cpu"].tolist() == [0, 1, 1]
     assert nak.decisions["cpu"].tolist() == [2, 2, 1]
-    assert nak.decisions["stacked"].tolist() == [False, False, False]
+    assert nak.decisions["stacked"].tolist() == [False, True, False]  # CPU 1 is idle, on the other node
+    assert nak.decisions["stacked_llc"].tolist() == [False, False, False]
     assert found.kernel.decisions["cross_node"].tolist() == [True, True, False]
     (comparison,) = found.comparisons
     data = comparison.to_json()
     assert data["moved"]["count"] == 2
     assert data["decided"] == 3
     assert data["distances"] == {"cross": 2}
-    assert data["changes"]["cross_node"] == {"base": 2, "other": 0, "gained": 0, "lost": 2}
-    assert data["changes"]["on_waker"] == {"base": 1, "other": 0, "gained": 0, "lost": 1}
+    gone = data["changes"]["cross_node"]
+    assert (gone["base"], gone["other"]) == (2, 0)
+    assert gone["gained"] == proportion(0, 0, 3)
+    assert gone["lost"] == proportion(2, 0, 3)
+    assert data["changes"]["on_waker"]["lost"]["count"] == 1
     nodes = [row for row in data["from_to"] if row["level"] == "node"]
     assert nodes == [{"level": "node", "from_id": 0, "to_id": 1, "decisions": 2}]
-    assert [(row["wakee"], row["moved"]) for row in data["by_task"]] == [("far:2", 2), ("near:3", 0)]
+    far, near = data["by_task"]
+    assert (far["wakee"], far["decisions"], far["undecidable"], far["moved"]) == ("far:2", 2, 0, 2)
+    assert (far["low"], far["high"]) == wilson(2, 2)
+    assert (near["wakee"], near["moved"]) == ("near:3", 0)
+    assert (near["low"], near["high"]) == wilson(0, 1)
 
 
-def test_stacked_needs_an_idle_cpu_of_the_same_llc(tmp_path: Path) -> None:
+def test_stacked_needs_an_allowed_idle_cpu(tmp_path: Path) -> None:
     rows = [
         wake(10, 0, 1, 2, prev=0, chosen=0, idle=mask([1]), **KNOWN),
-        wake(20, 0, 1, 2, prev=0, chosen=0, idle=mask([3]), **KNOWN),
-        wake(30, 0, 1, 2, prev=0, chosen=0, idle=mask([1]), allowed=mask([0, 2, 3]), **KNOWN),
+        wake(20, 0, 1, 2, prev=0, chosen=0, **KNOWN),  # CPU 3, which only its switches tell of
+        wake(30, 0, 1, 2, prev=0, chosen=0, idle=mask([1]), allowed=mask([0, 2]), **KNOWN),
         wake(40, 0, 1, 2, prev=0, chosen=0, idle=mask([1]), sched_idle=mask([0]), **KNOWN),
     ]
-    tables = {"wakeups": rows, "tasks": [task(1), task(2)], "switches": []}
+    switches = [switch(5, 3, 0, 9), switch(15, 3, 9, 0)]
+    tables = {"wakeups": rows, "tasks": [task(1), task(2)], "switches": switches}
     trace = make_trace(tmp_path / "t.wake", tables, topology(nodes=2, cores=2))
     found = contrast(trace, policies(trace, "own"))
-    assert found.kernel.decisions["stacked"].tolist() == [True, False, False, False]
+    assert found.kernel.decisions["stacked"].tolist() == [True, True, False, False]
+    assert found.kernel.decisions["stacked_llc"].tolist() == [True, False, False, False]
     assert found.kernel.decisions["on_waker"].tolist() == [True, True, True, True]
 
 
@@ -91,6 +102,10 @@ def test_undecidable_is_counted_and_not_moved(tmp_path: Path) -> None:
     data = comparison.to_json()
     assert (data["decided"], data["undecidable"], data["moved"]["count"]) == (0, 1, 0)
     assert data["moved"]["share"] is None
+    (row,) = data["by_task"]
+    assert (row["decisions"], row["undecidable"], row["moved"]) == (1, 1, 0)
+    assert (row["low"], row["high"]) == (wilson(0, 1)[0], wilson(1, 1)[1])
+    assert data["changes"]["stacked"]["gained"] == proportion(0, 1, 1)
 
 
 def test_wake_flags_are_read_as_the_recorded_kernel_numbers_them(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from wakescope.model.contrast import contrast
 from wakescope.model.kernels import kernel
 from wakescope.model.numa_retry import NumaHistory
 from wakescope.model.replay import replay
-from wakescope.model.variants import patched
+from wakescope.model.variants import PATCHES, patched
 from wakescope.schema import NumaEvent, TaskEvent
 from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
 
@@ -87,8 +87,8 @@ def test_the_inverted_comparison_stops_placement_for_good(tmp_path):
         found = run(trace, name)
         assert counts(trace, name) == {"faults": 24, "due": 24, "gave_up": 24}
         assert found.last_attempt is None
-    righted = counts(trace, "numa-delay-retry-righted")
-    assert righted == {"faults": 24, "due": 22, "attempts": 22, "away": 22}
+        righted = counts(trace, f"{name}-righted")
+        assert righted == {"faults": 24, "due": 22, "attempts": 22, "away": 22}
 
 
 def test_a_pull_from_another_node_puts_both_off(tmp_path):
@@ -96,8 +96,8 @@ def test_a_pull_from_another_node_puts_both_off(tmp_path):
     later = [fault(1011, 1026), fault(1012, 1026), fault(1013, 1026, pid=2)]
     trace = history(tmp_path, [*FAULTS, *later], [woken(11)])
     # 26, 41, 42 and 1011 come before 1011 has passed; 1012 does not
-    righted = run(trace, "numa-delay-retry-righted")
-    assert counts(trace, "numa-delay-retry-righted") == {
+    righted = run(trace, "numa-delay-retry-merged-righted")
+    assert counts(trace, "numa-delay-retry-merged-righted") == {
         "faults": 7, "due": 2, "attempts": 2, "away": 2, "put_off": 1, "held": 5,
     }  # fmt: skip
     assert righted.tasks.set_index("task").loc["b:2", "put_off"] == 1
@@ -123,8 +123,9 @@ def test_what_puts_off(tmp_path, wakes, put_off):
 def test_cache_as_posted_node_as_merged(tmp_path):
     """Two LLCs of one node: the posted patch asks about the cache, the merged one about the node."""
     trace = history(tmp_path, FAULTS, [woken(11)], machine=topology(nodes=1, llcs=2, cores=2))
-    assert counts(trace, "numa-delay-retry")["put_off"] == 1
-    assert "put_off" not in counts(trace, "numa-delay-retry-merged")
+    for form in ("", "-righted"):
+        assert counts(trace, f"numa-delay-retry{form}")["put_off"] == 1
+        assert "put_off" not in counts(trace, f"numa-delay-retry-merged{form}")
 
 
 def test_until_4_18_placement_on_a_new_preferred_node_ignores_the_deadline(tmp_path):
@@ -138,7 +139,7 @@ def test_until_4_18_placement_on_a_new_preferred_node_ignores_the_deadline(tmp_p
         "faults": 3, "due": 1, "attempts": 1, "away": 1, "gave_up": 1, "put_off": 1,
     }  # fmt: skip
     # the attempt at 12 left 27, so at 13 nothing was due; righted, the delay holds even there
-    assert counts(pulled, "numa-delay-retry-righted", release="4.15") == {
+    assert counts(pulled, "numa-delay-retry-merged-righted", release="4.15") == {
         "faults": 3, "due": 1, "attempts": 1, "gave_up": 1, "put_off": 1, "held": 2,
     }  # fmt: skip
 
@@ -164,7 +165,7 @@ def test_an_attempt_on_the_preferred_node_is_not_away(tmp_path):
 
 def test_compiled_and_plain_agree(tmp_path, monkeypatch):
     trace = history(tmp_path, FAULTS, [woken(11), woken(30)])
-    names = ("numa-delay-retry", "numa-delay-retry-merged", "numa-delay-retry-righted")
+    names = [name for name in PATCHES if name.startswith("numa-delay-retry")]
     compiled = [run(trace, name, release=release).tasks for name in names for release in ("4.15", "6.12")]
     monkeypatch.setattr(numa_retry, "replay_retry", plain(numa_retry.replay_retry))
     slow = [run(trace, name, release=release).tasks for name in names for release in ("4.15", "6.12")]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from wakescope.model.contrast import contrast
-from wakescope.model.variants import named
+from wakescope.model.variants import PATCHES, named
 from wakescope.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "variants.md").read_text()
 THREAD = ["skip-affine-core-siblings", "nak-affine", "couple-wakee-flips", "llc-size-cores", "twiddle"]
-DELAY = ["numa-delay-retry", "numa-delay-retry-merged", "numa-delay-retry-righted"]
+DELAY = [name for name in PATCHES if name.startswith("numa-delay-retry")]
 
 
 def found(trace: str, patches: list[str], base: str = "own", approximate: bool = False) -> Any:
@@ -117,7 +117,7 @@ def test_wake_wide_and_idle_cpus_on_pgbench():
     slow = {name.removeprefix("own+"): row["undecidable"] for name, row in data["policies"].items()}
     old = data["comparisons"][0]
     wide, moved = old["changes"]["wide"], old["moved"]
-    assert f"loses {wide['lost']} of the {wide['base']} wide wakeups" in text
+    assert f"loses {wide['lost']['count']} of the {wide['base']} wide wakeups" in text
     pairs = [row for row in old["by_pair"] if row["wakee"].startswith("pgbench:") and row["wide_base"]]
     assert all(row["wide_other"] == 0 for row in pairs)
     workers, idlers = (
@@ -126,7 +126,7 @@ def test_wake_wide_and_idle_cpus_on_pgbench():
     assert workers + idlers == sum(row["wide_base"] for row in pairs)
     assert f"wake pgbench ({workers} by a worker, {idlers} in interrupts on an idle CPU)" in text
     bounds = f"({100 * moved['share']:.2f} %, {100 * moved['low']:.2f} – {100 * moved['high']:.2f})"
-    assert old["changes"]["on_waker"]["gained"] == moved["count"]
+    assert old["changes"]["on_waker"]["gained"]["count"] == moved["count"]
     assert f"{moved['count']} decisions move, all to the waker's CPU {bounds}" in text
     assert f"{slow['wake-wide-idle']} wakeups would have gone on to the slow path with `wake-wide-idle`" in text
     assert slow["prefer-idle-cpu"] == 0

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 import pytest
+from wakescope.analysis.stacking import Stacking, df_stacked
 from wakescope.model import replay as replaying
 from wakescope.model.affine import Affine
 from wakescope.model.captured import captured
@@ -159,8 +161,9 @@ def test_the_asymmetric_rule_only_makes_fewer_wide(name, base):
         "prefer-idle-cpu",
         "numa-idlest-stay-local",
         "numa-delay-retry",
-        "numa-delay-retry-merged",
         "numa-delay-retry-righted",
+        "numa-delay-retry-merged",
+        "numa-delay-retry-merged-righted",
         "init-numa-migrate-retry",
     ],
 )
@@ -260,8 +263,13 @@ def test_own_policy_is_the_kernel(name):
     own, real = found.policies[0].decisions, found.kernel.decisions
     same = own["cpu"] == real["cpu"]
     assert same.mean() > 0.99
-    for mark in ("on_waker", "stacked", "cross_node"):
+    for mark in ("on_waker", "stacked", "stacked_llc", "cross_node"):
         assert (own[mark][same] == real[mark][same]).all()
+    at = pd.Index(df_stacked(trace)["row"]).get_indexer(found.decisions["row"])
+    wakeups = (at >= 0) & (found.decisions["kind"] == "wakeup")
+    reported = df_stacked(trace)["stacking"].to_numpy()[at][wakeups]
+    assert (real["stacked_llc"][wakeups] == (reported == Stacking.LLC)).all()
+    assert (real["stacked"][wakeups] == np.isin(reported, (Stacking.LLC, Stacking.MACHINE))).all()
 
 
 FORKS = [path.name for path in CORPUS if path.stem.endswith("-forks")]
