@@ -48,8 +48,8 @@ def show_contrast(console: Console, found: Contrast) -> None:
     """What each policy does, then how each differs from the first."""
     console.print(OPEN_LOOP)
     console.print(
-        "stacked: on a busy CPU though an allowed one was idle (in LLC: one that shares its cache); bounds are Wilson's at "
-        "95 % of all decisions, wide enough for any outcome of those that are undecidable"
+        "stacked: on a busy CPU though an allowed one was idle (in LLC: one that shares its cache); bounds are "
+        "Wilson's at 95 % of all decisions, wide enough for any outcome of those that are undecidable"
     )
     console.print(_policies(found))
     left = found.not_replayed
@@ -147,7 +147,7 @@ def _before_after(rows: pd.DataFrame, marks: list[str]) -> pd.DataFrame:
     rows = rows[rows["moved"] > 0]
     hidden = ("low", "high", *(() if rows["undecidable"].any() else ("undecidable",)))
     kept = rows[[name for name in rows.columns if not name.endswith(("_base", "_other", *hidden))]].copy()
-    kept["share"] = [_bounds(row) for row in rows[["low", "high"]].to_dict("records")]
+    kept["share"] = [_bounds({"low": low, "high": high}) for low, high in zip(rows["low"], rows["high"], strict=True)]
     for mark in marks:
         kept[HEADS[mark]] = [f"{a:,} → {b:,}" for a, b in zip(rows[f"{mark}_base"], rows[f"{mark}_other"], strict=True)]
     return kept

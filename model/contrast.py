@@ -122,8 +122,8 @@ class Comparison:
         return found
 
     def df_by(self, *keys: str) -> pd.DataFrame:
-        """By columns of Contrast.decisions: decisions, undecidable (not decided under both), moved, low and high (bounds
-        of its share, as in proportion()), and each mark before and after among those decided under both.
+        """By columns of Contrast.decisions: decisions, undecidable (not decided under both), moved, low and high
+        (bounds of its share, as in proportion()), and each mark before and after among those decided under both.
         """
         both = self.both
         marks = {"decisions": np.ones(len(both), bool), "undecidable": ~both, "moved": self.moved}
@@ -134,7 +134,7 @@ class Comparison:
         table = pd.DataFrame(marks).groupby(by, sort=False).sum().reset_index()
         counts = table[["moved", "undecidable", "decisions"]].to_numpy().tolist()
         shares = [proportion(*row) for row in counts]
-        for place, name in enumerate(("low", "high"), table.columns.get_loc("moved") + 1):
+        for place, name in enumerate(("low", "high"), list(table.columns).index("moved") + 1):
             table.insert(place, name, [share[name] for share in shares])
         return table.sort_values(["moved", "decisions"], ascending=False, kind="stable", ignore_index=True)
 
@@ -222,8 +222,8 @@ def proportion(hits: int, unknown: int, of: int) -> dict[str, Any]:
 def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: bool = False) -> Contrast:
     """Replay a trace under each (name, policy) and judge every decision.
 
-    approximate: see captured(). Needs tables wakeups, switches and tasks. Raises UsageError if two policies share a name,
-    ModelError if the traced kernel is not modelled, TraceError if nothing was placed or HZ is unknown.
+    approximate: see captured(). Needs tables wakeups, switches and tasks. Raises UsageError if two policies share a
+    name, ModelError if the traced kernel is not modelled, TraceError if nothing was placed or HZ is unknown.
     """
     if len({name for name, _ in policies}) < len(policies):
         raise UsageError("the same policy is named twice: contrast needs different ones")
