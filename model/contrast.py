@@ -27,7 +27,9 @@ from .policy import Idlest, Policy
 from .replay import Certainty, replay
 from .topo import Array
 from .validate import wilson
+from .variants import unpatched
 from .variants_flips import derive_flips, same_flips
+from .variants_recent import derive_recent, same_recent
 from .wakeup import Doubt
 
 OPEN_LOOP = (
@@ -231,7 +233,10 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
     if not hz:
         raise TraceError(f"{trace.path} does not say HZ, which flips depend on: record again")
     own = policy_for(trace.meta).policy
-    readers = {name: _Reader(trace, policy, own, hz, approximate) for name, policy in policies}
+    readers = {
+        name: _Reader(trace, policy, own, hz, approximate, unpatched(name, policy, trace.meta))
+        for name, policy in policies
+    }
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in (KERNEL, *readers)}
     first = 0
     rows = []
@@ -259,9 +264,13 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
 
 
 class _Reader:
-    """Replays pieces of a trace under one policy, from what the trace can tell it."""
+    """Replays pieces of a trace under one policy, from what the trace can tell it.
 
-    def __init__(self, trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool) -> None:
+    release: the policy without patches, whose decisions leave recent_used_cpu behind: what a patch does to that stays
+    out, since every decision is to start from the same.
+    """
+
+    def __init__(self, trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool, release: Policy) -> None:
         self.topology, self.hz = trace.topology, hz
         self.captured = captured(policy, own, approximate)
         self.notes = list(self.captured.notes)
@@ -275,9 +284,18 @@ class _Reader:
                 f"{self.flips.followed:,} of {self.flips.followed + self.flips.unexplained:,}"
             )
 
+        self.recent = None
+        if not same_recent(policy, own):
+            self.recent = derive_recent(trace, release, own, hz, approximate)
+            self.notes.append(
+                "recent_used_cpu is followed over the whole trace, since kernels up to 5.14 keep it by another rule; "
+                "where it is not known, a decision counts as decided only where any gives the same CPU"
+            )
+
     def replay(self, wakeups: Array, first: int) -> Array:
         """RESULT rows for a piece whose first row is number first."""
         rows = self.flips.into(wakeups, first) if self.flips else wakeups
+        rows = self.recent.into(rows, first) if self.recent else rows
         seen = self.captured.rows(rows)
         self.results.append(replay(seen, self.topology, self.captured.policy, self.hz, self.loads))
         return self.results[-1]

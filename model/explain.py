@@ -37,6 +37,7 @@ MISSED = {
     Doubt.IDLE: "which CPUs are idle",
     Doubt.CAPACITY: "which CPUs fit the task (utilisation and clamps)",
     Doubt.SUMS: "the loads of whole nodes or LLCs",
+    Doubt.RECENT: "what recent_used_cpu another kernel would have left",
     Doubt.GROUPS: "what the CPUs of each group carry, or which groups there are",
 }
 
@@ -107,7 +108,7 @@ class Explanation:
         if w.waker_flips == UNKNOWN or w.wakee_flips == UNKNOWN:
             return [Reason("wake_wide", "flips were not captured", Source.UNKNOWN)]
         flips, stamp, _ = plain(record_wakee)(
-            int(w.jiffies),
+            int(w.recorded),
             self.hz,
             int(w.waker_flips),
             int(w.waker_decay_ts),

@@ -80,10 +80,10 @@ def flips_after(policy: Policy, w: Wakeup, hz: int) -> tuple[int, int]:
         return UNKNOWN, wakee_flips if policy.flips == Flips.WAKER else UNKNOWN
     waker = (flips, w.waker_decay_ts, w.waker_last_wakee)
     if policy.flips == Flips.WAKER or wakee_flips == UNKNOWN or w.factor == UNKNOWN:
-        flips, _, _ = record_wakee(w.jiffies, hz, waker[0], waker[1], waker[2], w.wakee_tag)
+        flips, _, _ = record_wakee(w.recorded, hz, waker[0], waker[1], waker[2], w.wakee_tag)
         return flips, wakee_flips if policy.flips == Flips.WAKER else UNKNOWN
     wakee = (wakee_flips, w.wakee_decay_ts)
-    flips, _, _, wakee_flips, _ = record_both(policy.flips, w.factor, w.jiffies, hz, waker, wakee, w.wakee_tag)
+    flips, _, _, wakee_flips, _ = record_both(policy.flips, w.factor, w.recorded, hz, waker, wakee, w.wakee_tag)
     return flips, wakee_flips
 
 

@@ -9,7 +9,7 @@ from .compiled import compiled
 from .old_idle import scan_span, select_idle_group
 from .policy import Policy, PropClock, RecentUsed, Scan, SchedIdle
 from .topo import Array, Machine, cpumask_clear_cpu, cpumask_test_cpu, cpus_share_cache, cpus_share_resources
-from .wakeup import NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
+from .wakeup import ANY_CPU, NO_CPU, UNKNOWN, Asked, Doubt, Wakeup, asked, available_idle_cpu, either
 
 INT_MAX = 2**31 - 1
 
@@ -312,10 +312,12 @@ def select_idle_smt_cpu(policy: Policy, machine: Machine, w: Wakeup, prev: int, 
 
 @compiled
 def recent_used(policy: Policy, machine: Machine, w: Wakeup, prev: int, target: int) -> int:
-    """p.recent_used_cpu if it may be taken, else NO_CPU."""
+    """p.recent_used_cpu if it may be taken, else NO_CPU; ANY_CPU if it may be one of those that may."""
     recent = w.recent_used_cpu
     if policy.recent_used == RecentUsed.NEVER:
         return NO_CPU
+    if recent == ANY_CPU:
+        return ANY_CPU if _any_recent(policy, machine, w, prev, target) and either(w, Doubt.RECENT) else NO_CPU
     if recent in (prev, target) or not 0 <= recent < len(machine.cpus):
         return NO_CPU
     if not share_cache(machine, w, recent, target) or not choose_idle_cpu(policy, w, recent):
@@ -323,6 +325,17 @@ def recent_used(policy: Policy, machine: Machine, w: Wakeup, prev: int, target: 
     # From 89aafd67f28c (v5.15) to ae2ad293d6be (v6.5) prev was stored first and tested in the candidate's place.
     tested = prev if policy.recent_used == RecentUsed.PREV_TESTED else recent
     return recent if cpumask_test_cpu(tested, w.allowed) else NO_CPU
+
+
+@compiled
+def _any_recent(policy: Policy, machine: Machine, w: Wakeup, prev: int, target: int) -> bool:
+    """Whether any CPU could be taken for p.recent_used_cpu."""
+    for cpu in range(len(machine.cpus)):
+        tested = prev if policy.recent_used == RecentUsed.PREV_TESTED else cpu
+        shares = cpu not in (prev, target) and cpus_share_cache(machine, cpu, target)
+        if shares and cpumask_test_cpu(tested, w.allowed) and choose_idle_cpu(policy, w, cpu):
+            return True
+    return False
 
 
 @compiled
@@ -341,6 +354,8 @@ def select_idle_sibling(policy: Policy, machine: Machine, w: Wakeup, prev: int, 
     if kthread_wakes_its_work(policy, w, prev):
         return prev, Path.KTHREAD
     recent = recent_used(policy, machine, w, prev, target)
+    if recent == ANY_CPU:
+        return NO_CPU, Path.RECENT
     if recent != NO_CPU and (not clusters or cpus_share_resources(machine, recent, target)):
         return recent, Path.RECENT
     if not machine.cpus[target].llc:

@@ -89,4 +89,4 @@ def _halved(w: Wakeup, hz: int) -> bool:
     if w.waker_flips == UNKNOWN or w.jiffies_exit == UNKNOWN:
         return False
     due = w.waker_decay_ts + hz
-    return bool(w.jiffies <= due < w.jiffies_exit)
+    return bool(w.recorded <= due < w.jiffies_exit)

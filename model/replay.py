@@ -16,6 +16,7 @@ from .compiled import compiled
 from .loads import NONE, Found, Loads, find_loads
 from .policy import Policy
 from .races import changes
+from .recent import AS_RECORDED, Recents, leave_recent, left_by, pass_recent, take_recent, unsure_of
 from .select import select_new, select_task_rq_fair
 from .topo import Array, Groups, Machine, Row, groups, machine
 from .wakeup import NO_CPU, Doubt, Wakeup, as_ints, fill, new, placed, scratch
@@ -45,15 +46,18 @@ RESULT = np.dtype(
 )
 
 
-def replay(wakeups: Array, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE) -> Array:
+def replay(
+    wakeups: Array, topology: Topology, policy: Policy, hz: int, loads: Loads = NONE, recents: Recents = AS_RECORDED
+) -> Array:
     """What policy does with each wakeup.
 
     wakeups: rows of schema.WAKEUPS, shape (n,). hz: ticks a second of the traced kernel. loads: of the trace; without
-    them forks and execs are undecidable. Returns RESULT rows, (n,).
+    them forks and execs are undecidable. recents: to carry recent_used_cpu from one to the next.
+    Returns RESULT rows, (n,).
     """
     results = np.zeros(len(wakeups), RESULT)
     where = (machine(topology), groups(topology))
-    _replay(wakeups, loads.find(wakeups), *where, as_ints(policy), hz, scratch(topology), results)
+    _replay(wakeups, loads.find(wakeups), *where, as_ints(policy), hz, recents, scratch(topology), results)
     return results
 
 
@@ -65,6 +69,7 @@ def _replay(
     groups: Groups,
     policy: Policy,
     hz: int,
+    recents: Recents,
     w: Wakeup,
     results: Array,
 ) -> None:
@@ -76,8 +81,12 @@ def _replay(
         result["target"] = NO_CPU
         if placed(row):
             fill(w, row, policy, machine)
-            decide(policy, machine, w, hz, row["chosen_cpu"], result)
-        elif new(row):
+            take_recent(recents, i, w)
+            surely, maybe = decide(policy, machine, w, hz, row["chosen_cpu"], result)
+            leave_recent(recents, i, w.prev_cpu, w.cpu, surely, maybe)
+            continue
+        pass_recent(recents, i, row)
+        if new(row):
             fill(w, row, policy, machine)
             find_loads(w, found, i)
             decide_new(policy, machine, groups, w, row["chosen_cpu"], result)
@@ -86,8 +95,11 @@ def _replay(
 
 
 @compiled
-def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, result: Row) -> None:
-    """Fill one RESULT row: decide with every combination of answers to the questions that are asked."""
+def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, result: Row) -> tuple[int, int]:
+    """Fill one RESULT row: decide with every combination of answers to the questions that are asked.
+
+    Returns what the decision surely leaves and what it may leave (Left).
+    """
     w.asked = 0
     w.answers = 0
     w.calls = 0
@@ -95,6 +107,7 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
     certain = first.cpu != NO_CPU
     possible = first.cpu == chosen or not certain
     moved = changes(w, hz)
+    surely = maybe = left_by(first.path, first.affine)
     answers = 0
     while w.asked != 0:
         answers = (answers - w.asked) & w.asked  # the next subset of the questions asked so far
@@ -104,6 +117,8 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
         w.calls = 0
         other = select_task_rq_fair(policy, machine, w, hz)
         certain = certain and other.cpu == first.cpu
+        left = left_by(other.path, other.affine)
+        surely, maybe = surely & left, maybe | left
         possible = possible or other.cpu == chosen or other.cpu == NO_CPU
         moved = moved | changes(w, hz)
     if w.asked & Doubt.IDLE.value:  # idleness is asked CPU by CPU, not once: yes and no are not all there is
@@ -123,6 +138,8 @@ def decide(policy: Policy, machine: Machine, w: Wakeup, hz: int, chosen: int, re
         result["certainty"] = Certainty.RACED
     else:
         result["certainty"] = Certainty.EXACT
+    unsure = unsure_of(w, moved)
+    return surely & ~unsure, maybe | unsure
 
 
 @compiled

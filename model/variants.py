@@ -268,6 +268,12 @@ def named(name: str, meta: Mapping[str, Any]) -> Policy:
     return patched(policy, patches)
 
 
+def unpatched(name: str, policy: Policy, meta: Mapping[str, Any]) -> Policy:
+    """The policy of the release that a policy's name begins with; the policy itself if named() knows no such name."""
+    release, *patches = name.split("+")
+    return named(release, meta) if patches and all(patch in PATCHES for patch in patches) else policy
+
+
 def to_json() -> list[dict[str, Any]]:
     """Every patch: name, origin, fate, changes, kernels, needs {feature: [values]}, edit {feature: value}."""
     return [

@@ -19,10 +19,12 @@ from .compiled import compiled
 from .flips import record_both
 from .policy import LlcFactor, Policy
 from .topo import Array, machine
+from .wakeup import record_jiffies
 
 READ = (
     "cpu",
     "jiffies",
+    "jiffies_exit",
     "outcome",
     "wakee_nr_allowed",
     "llc_size",
@@ -72,6 +74,8 @@ class FlipHistory:
         known = wakeups["waker_flips"] != NEVER
         for name in DERIVED.names or ():
             rows[name] = np.where(known, mine[name], wakeups[name])
+        halved = wakeups["waker_decay_ts_exit"] != wakeups["waker_decay_ts"]  # by the kernel, which tells when it was
+        rows["waker_decay_ts_exit"] = np.where(halved, wakeups["waker_decay_ts_exit"], rows["waker_decay_ts"])
         return rows
 
 
@@ -156,7 +160,7 @@ def _derive(
             s, p = state[waker], state[wakee]
             mine = (s["flips"], s["decay_ts"], s["last_wakee"])
             after = record_both(
-                flips, sizes[i], _jiffies(row), hz, mine, (p["flips"], p["decay_ts"]), int(row["wakee_tag"])
+                flips, sizes[i], record_jiffies(row), hz, mine, (p["flips"], p["decay_ts"]), int(row["wakee_tag"])
             )
             p["flips"], p["decay_ts"] = after[3], after[4]
             s["flips"], s["decay_ts"], s["last_wakee"] = after[0], after[1], after[2]
@@ -189,11 +193,3 @@ def _inherit(state: Array, kernel: Array, parent: int, child: int) -> None:
     """dup_task_struct: a child starts with its parent's values."""
     state[child] = state[parent]
     kernel[child] = kernel[parent]
-
-
-@compiled
-def _jiffies(row: Array) -> int:
-    """jiffies as record_wakee read them: where it decayed the flips its stamp says, else as they were at entry."""
-    if row["waker_decay_ts_exit"] != row["waker_decay_ts"] and row["waker_flips_exit"] != NEVER:
-        return int(row["waker_decay_ts_exit"])
-    return int(row["jiffies"])

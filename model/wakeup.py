@@ -20,6 +20,7 @@ from .topo import LEVELS, SD_BALANCE_EXEC, SD_BALANCE_FORK, SD_BALANCE_WAKE, Mac
 
 UNKNOWN = -1
 NO_CPU = -1  # where the kernel has nr_cpumask_bits or -1: no CPU found or chosen
+ANY_CPU = -2  # as recent_used_cpu: not known which
 
 PF_EXITING = 0x4
 PF_KTHREAD = 0x200000
@@ -47,8 +48,8 @@ class Doubt(IntFlag):
     IDLE = 128  # which CPUs are idle? [idle words]
     CAPACITY = 256  # which CPUs fit the task? [utilisation and clamps: not captured]
     SUMS = 512  # do the loads of whole nodes or LLCs favour the waker's CPU? [not captured]
-
     GROUPS = 1024  # which group of CPUs is the idlest, and which CPU in it? [loads table, rings of groups]
+    RECENT = 2048  # which CPU is recent_used_cpu? [what another kernel's earlier decisions left in it]
 
 
 class Asked(IntEnum):
@@ -78,6 +79,7 @@ def wakeup_dtype(words: int) -> np.dtype[Any]:
     fields: list[Any] = [(name, "<i8") for name in facts.split()]
     fields += [
         ("sd_flag", "<i8"),  # SD_BALANCE_WAKE, _FORK or _EXEC
+        ("recorded", "<i8"),  # jiffies as record_wakee reads them
         ("sync", "<i8"),  # WF_SYNC and current is not exiting
         ("current_cpu", "<i8"),  # WF_CURRENT_CPU
         ("factor", "<i8"),  # sd_llc_size of the waking CPU
@@ -197,6 +199,16 @@ def _delayed(queued: int, runnable: int) -> int:
 
 
 @compiled
+def record_jiffies(row: Row) -> int:
+    """jiffies as record_wakee read them: where it halved the flips its stamp says, else as they were at entry."""
+    stamp = np.int64(row["waker_decay_ts_exit"])
+    halved = row["waker_flips_exit"] != NEVER and row["waker_decay_ts_exit"] != row["waker_decay_ts"]
+    if halved and np.int64(row["jiffies"]) < stamp <= np.int64(row["jiffies_exit"]):
+        return int(stamp)
+    return int(np.int64(row["jiffies"]))
+
+
+@compiled
 def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     """Make w the wakeup of one row of schema.WAKEUPS. 64-bit unknowns, all ones, become -1 by being read as signed."""
     wake_flags = _known(row["wake_flags"])
@@ -217,6 +229,7 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.sync = _sync(policy, wake_flags, waker_flags)
     w.current_cpu = _current_cpu(policy, wake_flags)
     w.jiffies = np.int64(row["jiffies"])
+    w.recorded = record_jiffies(row)
     w.wakee_tag = row["wakee_tag"]
     w.waker_last_wakee = row["waker_last_wakee"]
     w.waker_flips = _known(row["waker_flips"])

@@ -26,7 +26,7 @@ def both(live, perf, tmp_path_factory):
     folder = tmp_path_factory.mktemp("perf")
     trace, data = folder / "a.wake", folder / "perf.data"
     beside = [perf, "sched", "record", "-k", "CLOCK_MONOTONIC", "-m", "16M", "-o", data]
-    run = [*WAKESCOPE, "record", "-o", trace, "--", *beside, "--", "hackbench", "-g", "2", "-l", "1500"]
+    run = [*WAKESCOPE, "record", "-o", trace, "--", *beside, "--", "hackbench", "-g", "2", "-l", "6000"]
     subprocess.run(run, check=True, capture_output=True)
     return Trace.open(trace), data
 

@@ -26,6 +26,7 @@ from wakescope.model.idlest import (
 from wakescope.model.kernels import kernel
 from wakescope.model.loads import Loads
 from wakescope.model.policy import NumaSpare
+from wakescope.model.recent import AS_RECORDED
 from wakescope.model.replay import RESULT, Certainty, _replay, replay
 from wakescope.model.topo import groups
 from wakescope.model.topo import machine as machine_of
@@ -330,7 +331,7 @@ def test_numba_and_plain_python_agree_and_choose_allowed_cpus(seed, release):
     rows, loads = random_forks(seed, 30)
     policy = as_ints(kernel(release))
     compiled, plainly = replay(rows, BOX, policy, HZ, loads), np.zeros(len(rows), RESULT)
-    plain(_replay)(rows, loads.find(rows), machine_of(BOX), groups(BOX), policy, HZ, scratch(BOX), plainly)
+    plain(_replay)(rows, loads.find(rows), machine_of(BOX), groups(BOX), policy, HZ, AS_RECORDED, scratch(BOX), plainly)
     np.testing.assert_array_equal(compiled, plainly)
     assert (compiled["certainty"] != Certainty.UNDECIDABLE).all()
     for row, cpu in zip(rows, compiled["cpu"], strict=True):

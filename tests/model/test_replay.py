@@ -13,6 +13,7 @@ from wakescope.model.idle import Path
 from wakescope.model.kernels import kernel
 from wakescope.model.loads import NONE
 from wakescope.model.policy import RecentUsed
+from wakescope.model.recent import AS_RECORDED
 from wakescope.model.replay import RESULT, Certainty, _replay, replay
 from wakescope.model.topo import groups, machine
 from wakescope.model.wakeup import Doubt, as_ints, scratch
@@ -43,7 +44,9 @@ def test_numba_and_plain_python_agree(seed, release, name):
     place, policy = MACHINES[name], kernel(release)
     rows = random_decisions(seed, place, 60, unknown=0.05)
     plainly = np.zeros(len(rows), RESULT)
-    plain(_replay)(rows, NONE.find(rows), machine(place), groups(place), as_ints(policy), HZ, scratch(place), plainly)
+    plain(_replay)(
+        rows, NONE.find(rows), machine(place), groups(place), as_ints(policy), HZ, AS_RECORDED, scratch(place), plainly
+    )
     assert (replay(rows, place, policy, HZ) == plainly).all()
 
 

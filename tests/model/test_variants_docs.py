@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from wakescope.model.contrast import contrast
 from wakescope.model.variants import PATCHES, named
@@ -36,7 +37,9 @@ def test_the_thread_of_2015_on_pgbench():
     data = found("6.12-1s4c2t-decision-pgbench", [*THREAD, "want-affine-rework"])
     assert f"| of {data['decisions']:,} placed |" in TEXT
     moved = {c["policy"]: c["moved"] for c in data["comparisons"]}
-    for name in THREAD:
+    own = data["policies"]["own"]
+    assert f"| own | {own['wide']['count']} | {share(own['on_waker'])} | {own['stacked']['count']} | |" in TEXT
+    for name in [*THREAD, "want-affine-rework"]:
         row = data["policies"][f"own+{name}"]
         label = "twiddle (both)" if name == "twiddle" else name
         cells = [label, f"{row['wide']['count']:,}", share(row["on_waker"]), f"{row['stacked']['count']}"]
@@ -56,16 +59,24 @@ def test_flips_on_hackbench():
 
 
 def test_numa_delay_retry():
-    data = found("5.10-2s2c2t-decision-pgbench", DELAY)
+    data = found("5.10-uneven-decision-forks", DELAY)
     for name, row in data["policies"].items():
         if name == "kernel":
             continue
         numa = row["numa"]
         last = "**never**" if numa["last_attempt_ms"] is None else f"{numa['last_attempt_ms'] / 1e3:.3f} s"
         attempts = f"{numa['attempts']}" if numa["attempts"] else "**0**"
-        cells = [name.removeprefix("own+"), str(numa["due"]), attempts, str(numa["gave_up"])]
+        cells = [name.removeprefix("own+"), str(numa["due"]), attempts, str(numa["away"]), str(numa["gave_up"])]
         assert "| " + " | ".join([*cells, str(numa["put_off"]), str(numa["held"]), last]) + " |" in TEXT
         assert f"| {numa['faults']:,} hint faults |" in TEXT
+
+
+def test_attempts_are_the_kernels():
+    sums = np.zeros(2, int)
+    for path in sorted((ROOT / "tests" / "corpus").glob("*.wake")):
+        numa = found(path.stem, [])["policies"]["own"]["numa"]
+        sums += [numa["as_kernel"], numa["faults"]] if numa else [0, 0]
+    assert "agree at {:,} of the {:,} faults of the whole corpus".format(*sums) in TEXT
 
 
 def test_couple_heavy_wakers():

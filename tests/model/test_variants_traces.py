@@ -28,6 +28,7 @@ from wakescope.model.replay import RESULT, Certainty, replay
 from wakescope.model.topo import groups, machine
 from wakescope.model.variants import PATCHES, RELEASES, patched
 from wakescope.model.variants_flips import derive_flips, same_flips
+from wakescope.model.variants_recent import RecentHistory, derive_recent, same_recent
 from wakescope.model.wakeup import as_ints, scratch
 from wakescope.schema import Outcome
 from wakescope.trace import Trace
@@ -65,6 +66,13 @@ def source(name: str) -> Source:
 
 
 @cache
+def left(name: str, base: str) -> RecentHistory:
+    of = source(name)
+    assert of.trace is not None
+    return derive_recent(of.trace, kernel(base), of.own, of.hz)
+
+
+@cache
 def side(name: str, base: str, patch: str) -> Side:
     of = source(name)
     policy = patched(of.own if base == "own" else kernel(base), [patch] if patch else [])
@@ -72,6 +80,8 @@ def side(name: str, base: str, patch: str) -> Side:
     rows = of.wakeups
     if of.trace and not same_flips(of.trace, policy, of.own):
         rows = derive_flips(of.trace, policy, of.hz).into(rows, 0)
+    if of.trace and not same_recent(policy, of.own):
+        rows = left(name, base).into(rows, 0)
     loads = Loads.of(of.trace) if of.trace else NONE
     results = replay(reader.rows(rows), of.topology, reader.policy, of.hz, loads)
     llc = of.topology.by_cpu("llc")
@@ -230,7 +240,15 @@ def test_compiled_and_plain_agree(release):
         slow = np.zeros(len(rows), RESULT)
         with np.errstate(over="ignore"):
             plain(replaying._replay)(
-                seen, NONE.find(seen), machine(BOX), groups(BOX), as_ints(reader.policy), HZ, scratch(BOX), slow
+                seen,
+                NONE.find(seen),
+                machine(BOX),
+                groups(BOX),
+                as_ints(reader.policy),
+                HZ,
+                replaying.AS_RECORDED,
+                scratch(BOX),
+                slow,
             )
         assert (compiled == slow).all()
 

@@ -143,7 +143,9 @@ def test_as_many_records_as_the_kernel_ran_the_probes(tmp_path, live):
     stats = libbpf.lib().bpf_enable_stats(libbpf.STATS_RUN_TIME)
     assert stats >= 0
     with open(stats, "rb"):
-        assert wakescope("record", "-o", tmp_path / "a.wake", "--", "hackbench", "-g", "1", "-l", "500").returncode == 0
+        assert (
+            wakescope("record", "-o", tmp_path / "a.wake", "--", "hackbench", "-g", "1", "-l", "3000").returncode == 0
+        )
     trace = Trace.open(tmp_path / "a.wake")
     runs = {program: count for program, (count, _) in trace.meta["run_time"].items()}
     lost = {ring: sum(r["lost"] for r in trace.meta["rings"] if r["ring"] == ring) for ring in ("wakeup", "switch")}

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""recent_used_cpu as kernels that keep it by another rule than the traced one would have left it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..analysis.tasks import df_tasks, wakee_codes, waker_codes
+from ..trace import Trace
+from .captured import captured
+from .loads import Loads
+from .policy import Policy, RecentUsed
+from .recent import Recents
+from .replay import replay
+from .topo import Array
+from .variants_flips import derive_flips, recorded, same_flips
+from .wakeup import ANY_CPU
+
+
+@dataclass(frozen=True)
+class RecentHistory:
+    """cpus: recent_used_cpu of the wakee at every wakeup's entry, int16 by row of wakeups; ANY_CPU where not known."""
+
+    cpus: Array
+
+    def into(self, wakeups: Array, first: int) -> Array:
+        """Rows of schema.WAKEUPS, the first being number first of the trace, with these for the kernel's."""
+        rows = wakeups.copy()
+        rows["recent_used_cpu"] = self.cpus[first : first + len(wakeups)]
+        return rows
+
+
+def same_recent(policy: Policy, own: Policy) -> bool:
+    """Whether the policy keeps recent_used_cpu as the traced kernel does, or does without."""
+    on_hit = [p.recent_used == RecentUsed.ON_HIT for p in (policy, own)]
+    return policy.recent_used == RecentUsed.NEVER or on_hit[0] == on_hit[1]
+
+
+def derive_recent(trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool = False) -> RecentHistory:
+    """Replay a trace under a release's policy, each decision with what the ones before it left in recent_used_cpu.
+
+    No task's is known until a fork, or a decision that sets it whatever it was. Needs tables wakeups and tasks.
+    """
+    reader = captured(policy, own, approximate)
+    flips = None if same_flips(trace, policy, own) else derive_flips(trace, policy, hz)
+    loads = Loads.of(trace)
+    wakers, wakees = waker_codes(trace), wakee_codes(trace)
+    state = np.full(len(df_tasks(trace)), ANY_CPU, np.int64)
+    parts = [np.empty(0, np.int16)]
+    first = 0
+    for wakeups in trace.chunks("wakeups"):
+        part = slice(first, first + len(wakeups))
+        rows = reader.rows(flips.into(wakeups, first) if flips else wakeups)
+        places = recorded(policy, rows)
+        seen = rows["recent_used_cpu"].copy()
+        recents = Recents(int(policy.recent_used), wakers[part], wakees[part], places, state, seen)
+        replay(rows, trace.topology, reader.policy, hz, loads, recents)
+        parts.append(seen)
+        first += len(wakeups)
+    return RecentHistory(np.concatenate(parts))
