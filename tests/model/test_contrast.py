@@ -4,15 +4,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from wakescope.errors import ModelError, OutputError, TraceError, UsageError
 from wakescope.model.contrast import KERNEL, OPEN_LOOP, contrast, proportion
 from wakescope.model.validate import wilson
 from wakescope.model.variants import named
+from wakescope.schema import NEVER
 from wakescope.show_contrast import check_parquet, write_parquet
-from wakescope.tests.maketrace import make_trace, mask, switch, task, topology, wake
+from wakescope.tests.maketrace import Row, make_trace, mask, switch, task, topology, wake
+from wakescope.topology import Topology
 from wakescope.trace import Trace
 
 # Two nodes of two cores, one LLC each: CPUs 0-1 and 2-3. What wake_affine needs is known and sync is not set.
@@ -30,6 +34,7 @@ KNOWN = {
     "recent_used_cpu": -1,
 }
 PULLED = {"this_load": 0, "prev_load": 1000, "wakee_h_load": 10}  # the loads favour the waker's CPU
+BOX = topology(nodes=2, cores=2)
 
 
 def traced(path: Path, **meta: object) -> Trace:
@@ -42,7 +47,14 @@ def traced(path: Path, **meta: object) -> Trace:
         wake(30, 0, 1, 3, prev=1, chosen=1, idle=mask([1]), **KNOWN, **PULLED),
     ]
     tables = {"wakeups": rows, "tasks": [task(1, b"waker"), task(2, b"far"), task(3, b"near")], "switches": []}
-    return make_trace(path / "t.wake", tables, topology(nodes=2, cores=2), **meta)
+    return make_trace(path / "t.wake", tables, BOX, **meta)
+
+
+def of_rows(path: Path, rows: list[Row], machine: Topology = BOX, **tables: list[Row]) -> Trace:
+    """A trace of these wakeups, of waker 1 and wakee 2, and further tables."""
+    return make_trace(
+        path / "t.wake", {"wakeups": rows, "tasks": [task(1), task(2)], "switches": [], **tables}, machine
+    )
 
 
 def policies(trace: Trace, *names: str) -> list[tuple[str, object]]:
@@ -84,9 +96,7 @@ def test_stacked_needs_an_allowed_idle_cpu(tmp_path: Path) -> None:
         wake(30, 0, 1, 2, prev=0, chosen=0, idle=mask([1]), allowed=mask([0, 2]), **KNOWN),
         wake(40, 0, 1, 2, prev=0, chosen=0, idle=mask([1]), sched_idle=mask([0]), **KNOWN),
     ]
-    switches = [switch(5, 3, 0, 9), switch(15, 3, 9, 0)]
-    tables = {"wakeups": rows, "tasks": [task(1), task(2)], "switches": switches}
-    trace = make_trace(tmp_path / "t.wake", tables, topology(nodes=2, cores=2))
+    trace = of_rows(tmp_path, rows, switches=[switch(5, 3, 0, 9), switch(15, 3, 9, 0)])
     found = contrast(trace, policies(trace, "own"))
     assert found.kernel.decisions["stacked"].tolist() == [True, True, False, False]
     assert found.kernel.decisions["stacked_llc"].tolist() == [True, False, False, False]
@@ -96,8 +106,7 @@ def test_stacked_needs_an_allowed_idle_cpu(tmp_path: Path) -> None:
 def test_undecidable_is_counted_and_not_moved(tmp_path: Path) -> None:
     unknown = {**KNOWN, "wake_flags": 0xFFFFFFFF}  # sync or not decides, prev and waker's CPU being busy
     rows = [wake(10, 0, 1, 2, prev=2, chosen=0, **unknown)]
-    tables = {"wakeups": rows, "tasks": [task(1), task(2)], "switches": []}
-    trace = make_trace(tmp_path / "t.wake", tables, topology(nodes=2, cores=2))
+    trace = of_rows(tmp_path, rows)
     (comparison,) = contrast(trace, policies(trace, "own", "own+nak-affine")).comparisons
     data = comparison.to_json()
     assert (data["decided"], data["undecidable"], data["moved"]["count"]) == (0, 1, 0)
@@ -108,18 +117,57 @@ def test_undecidable_is_counted_and_not_moved(tmp_path: Path) -> None:
     assert data["changes"]["stacked"]["gained"] == proportion(0, 1, 1)
 
 
+# Wide by the symmetric rule only: the wakee has no more flips than the factor, 2.
+WIDE = {"waker_flips": 16, "wakee_flips": 2, "waker_last_wakee": 2, "waker_decay_ts": 1_000_000}
+
+
+def test_wide_may_be_unknown_though_the_cpu_is_decided_and_known_though_it_is_not(tmp_path: Path) -> None:
+    rows = [
+        wake(10, 0, 1, 2, prev=0, chosen=0, **KNOWN, **WIDE),
+        wake(20, 0, 1, 2, prev=0, chosen=0, **KNOWN, **{**WIDE, "waker_flips": NEVER}),  # flips unread, prev is here
+        wake(30, 0, 1, 2, prev=2, chosen=0, **{**KNOWN, "wake_flags": NEVER}),  # sync or not, but not wide
+        wake(40, 0, 1, 2, prev=2, chosen=0, **{**KNOWN, "has_masks": 0}, **WIDE),  # wide, which CPUs idle is unknown
+        wake(50, 0, 1, 2, prev=2, chosen=0, **{**KNOWN, "wake_flags": NEVER}, **{**WIDE, "waker_flips": NEVER}),
+    ]
+    trace = of_rows(tmp_path, rows)
+    found = contrast(trace, policies(trace, "own", "own+wake-wide-asymmetric"))
+    own, old = found.policies
+    assert own.decisions["decided"].tolist() == [True, True, False, False, False]
+    assert own.decisions["wide_known"].tolist() == [True, False, True, True, False]
+    assert own.decisions["wide"].tolist() == [True, False, False, True, False]
+    assert not old.decisions["wide"].any()
+    assert own.shares()["wide"] == proportion(2, 2, 5)
+    assert own.shares()["on_waker"] == proportion(2, 3, 5)
+    data = found.comparisons[0].to_json()
+    wide = {"base": 2, "other": 0, "gained": proportion(0, 2, 5), "lost": proportion(2, 2, 5)}
+    assert data["changes"]["wide"] == wide
+    assert data["changes"]["on_waker"]["lost"] == proportion(0, 3, 5)
+    (row,) = data["by_task"]
+    assert (row["decisions"], row["undecidable"], row["wide_unknown"]) == (5, 3, 2)
+    assert (row["wide_base"], row["wide_other"], row["on_waker_base"]) == (2, 0, 2)
+
+
+def test_wide_is_unknown_where_it_is_under_either_policy(tmp_path: Path) -> None:
+    ungrouped = replace(BOX, domains=[replace(sd, groups=0) for sd in BOX.domains])  # which llc-size-cores counts
+    trace = of_rows(tmp_path, [wake(10, 0, 1, 2, prev=0, chosen=0, **KNOWN, **WIDE)], ungrouped)
+    found = contrast(trace, policies(trace, "own", "own+llc-size-cores"))
+    (comparison,) = found.comparisons
+    assert comparison.both.tolist() == [True]
+    nothing = {"base": 0, "other": 0, "gained": proportion(0, 1, 1), "lost": proportion(0, 1, 1)}
+    assert comparison.changes()["wide"] == nothing
+    assert found.policies[0].shares()["wide"] == proportion(1, 0, 1)
+    assert found.kernel.shares()["wide"] == proportion(0, 1, 1)
+
+
 def test_wake_flags_are_read_as_the_recorded_kernel_numbers_them(tmp_path: Path) -> None:
     sync = {**KNOWN, "wake_flags": 0x18}  # WF_TTWU | WF_SYNC of 6.12; in 5.10 WF_SYNC is 1
     rows = [wake(10, 0, 1, 2, prev=2, chosen=0, **sync, this_load=1000, prev_load=0, waker_h_load=5)]
-    tables = {"wakeups": rows, "tasks": [task(1), task(2)], "switches": []}
-    trace = make_trace(tmp_path / "t.wake", tables, topology(nodes=2, cores=2))
+    trace = of_rows(tmp_path, rows)
     found = contrast(trace, policies(trace, "own", "5.10"))
     assert [judged.decisions["cpu"].tolist() for judged in found.policies] == [[0], [0]]
 
 
 def test_written_out(tmp_path: Path) -> None:
-    import pandas as pd
-
     trace = traced(tmp_path)
     found = contrast(trace, policies(trace, "own", "own+nak-affine"))
     data = found.to_json()
