@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from wakescope import trace as traces
 from wakescope.errors import ModelError, OutputError, TraceError, UsageError
 from wakescope.model.contrast import KERNEL, OPEN_LOOP, contrast, proportion
 from wakescope.model.validate import wilson
 from wakescope.model.variants import named
-from wakescope.schema import NEVER
+from wakescope.schema import NEVER, Outcome
 from wakescope.show_contrast import check_parquet, write_parquet
 from wakescope.tests.maketrace import Row, make_trace, mask, switch, task, topology, wake
 from wakescope.topology import Topology
 from wakescope.trace import Trace
+
+from .decisions import busy, cpu_loads
 
 # Two nodes of two cores, one LLC each: CPUs 0-1 and 2-3. What wake_affine needs is known and sync is not set.
 KNOWN = {
@@ -101,6 +104,68 @@ def test_stacked_needs_an_allowed_idle_cpu(tmp_path: Path) -> None:
     assert found.kernel.decisions["stacked"].tolist() == [True, True, False, False]
     assert found.kernel.decisions["stacked_llc"].tolist() == [True, False, False, False]
     assert found.kernel.decisions["on_waker"].tolist() == [True, True, True, True]
+
+
+def test_moves_are_counted_at_every_level_they_leave(tmp_path: Path) -> None:
+    machine = topology(nodes=2, cores=2, threads=2)
+    favoured = {**KNOWN, **PULLED, "llc_size": 4}
+    rows = [wake(10 * prev, 0, 1, 2, prev=prev, chosen=0, **favoured) for prev in (1, 2, 4)]  # thread, core, node
+    trace = of_rows(tmp_path, rows, machine)
+    (comparison,) = contrast(trace, policies(trace, "own", "own+nak-affine")).comparisons
+    assert comparison.base.decisions["cpu"].tolist() == [0, 0, 0]
+    assert comparison.other.decisions["cpu"].tolist() == [1, 2, 4]
+    moves = [tuple(row.values()) for row in comparison.to_json()["from_to"]]
+    assert moves == [("core", 0, 2, 1), ("core", 0, 4, 1), ("llc", 0, 4, 1), ("node", 0, 1, 1)]
+
+
+def test_a_cpu_of_unknown_state_is_not_stacked_on(tmp_path: Path) -> None:
+    rows = [wake(10, 0, 1, 2, prev=2, chosen=chosen, idle=mask([1]), **KNOWN) for chosen in (4, 5)]
+    trace = of_rows(tmp_path, rows, topology(nodes=3, cores=2), switches=[switch(5, 5, 0, 9)])
+    found = contrast(trace, policies(trace, "own"))
+    assert found.kernel.decisions["stacked"].tolist() == [False, True]  # of CPU 4 no switch tells
+
+
+def test_forks_are_judged_by_what_they_found_on_each_cpu(tmp_path: Path) -> None:
+    fork = wake(10, 0, 1, 2, prev=0, chosen=0, outcome=Outcome.FORK, idle=mask([1]), **KNOWN)
+    loads = cpu_loads(BOX, {cpu: busy() for cpu in (0, 1, 2)})  # CPU 3 idles, which the wakeup's own words do not say
+    trace = of_rows(tmp_path, [fork], loads=loads)
+    (kernel,) = contrast(trace, policies(trace, "own")).kernel.decisions.to_dict("records")
+    assert (kernel["stacked"], kernel["stacked_llc"]) == (True, False)
+
+
+def test_the_idle_task_has_no_cpu_to_share(tmp_path: Path) -> None:
+    trace = of_rows(tmp_path, [wake(10, 0, waker, 2, prev=0, chosen=0, **KNOWN) for waker in (1, 0)])
+    assert contrast(trace, policies(trace, "own")).kernel.decisions["on_waker"].tolist() == [True, False]
+
+
+def test_what_is_not_replayed_is_counted_by_reason(tmp_path: Path) -> None:
+    outcomes = [Outcome.PLACED, Outcome.QUEUED, *[Outcome.DELAYED] * 2, *[Outcome.WAKELIST] * 3]
+    rows = [wake(10 + n, 0, 1, 2, prev=0, chosen=0, outcome=outcome) for n, outcome in enumerate(outcomes)]
+    ends = [(Outcome.FORK, 0), (Outcome.FORK, 1), (Outcome.FORK, 2), (Outcome.EXEC, 3), (Outcome.EXEC, 0)]
+    rows += [wake(20 + n, 0, 1, 2, prev=0, chosen=to, outcome=outcome) for n, (outcome, to) in enumerate(ends)]
+    rows.append(wake(30, 0, 1, 2, prev=0, chosen=2))  # to another node, but replayed
+    trace = of_rows(tmp_path, rows)
+    found = contrast(trace, policies(trace, "own"))
+    assert len(found.decisions) == 2
+    assert found.not_replayed == {"forks": 3, "execs": 2, "to_another_node": 2, "delayed": 2, "wakelist": 3}
+
+
+def test_pieces_of_a_trace_are_judged_as_the_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        wake(
+            10 * n, 0, 1, 2, prev=2, chosen=0, idle=mask([n % 4]), waker_flips=n, waker_last_wakee=9, **KNOWN, **PULLED
+        )
+        for n in range(1, 8)
+    ]
+    trace = of_rows(tmp_path, rows, switches=[switch(10 * n - 5, n % 4, 0, 9) for n in range(1, 8)])
+    named_ones = policies(trace, "own", "own+nak-affine", "own+couple-wakee-flips")  # the last derives flips
+    whole = contrast(trace, named_ones)
+    monkeypatch.setattr(traces, "CHUNK", 3)
+    pieces = contrast(trace, named_ones)
+    assert len(list(trace.chunks("wakeups"))) == 3
+    pd.testing.assert_frame_equal(pieces.df(), whole.df())
+    assert pieces.decisions["row"].tolist() == list(range(7))
+    assert whole.kernel.decisions["stacked"].nunique() == 2
 
 
 def test_undecidable_is_counted_and_not_moved(tmp_path: Path) -> None:
