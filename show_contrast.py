@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,13 @@ def check_parquet(path: Path) -> None:
 
 
 def write_parquet(path: Path, found: Contrast) -> None:
-    """Write Contrast.df(). Raises OutputError if the file cannot be written."""
+    """Write Contrast.df(), whole or not at all. Raises OutputError if the file cannot be written."""
+    new = path.with_name(f"{path.name}.new")
     try:
-        found.df().to_parquet(path, compression="zstd", index=False)
+        found.df().to_parquet(new, compression="zstd", index=False)
+        new.replace(path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):  # there is none where all went well, or none could be made
+            new.unlink()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pandas as pd
@@ -78,6 +79,21 @@ def test_parquet(tmp_path):
     assert frame.groupby("policy")["policy_cpu"].first().to_dict() == {"kernel": 0, "own": 0, "own+nak-affine": 3}
     with pytest.raises(OutputError, match="exists"):
         run("contrast", made, "--policy", "own+nak-affine", "-o", str(out))
+
+
+def test_a_full_disk_leaves_no_file_behind(tmp_path):
+    out = tmp_path / "c.parquet"
+    made = trace(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # writing on fails as on a full disk
+    try:
+        with pytest.raises(OutputError, match=f"cannot write {out}: .*File too large"):
+            run("contrast", made, "--policy", "own+nak-affine", "-o", str(out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.name for file in tmp_path.iterdir()] == ["t.wake"]
+    run("contrast", made, "--policy", "own+nak-affine", "-o", str(out))
+    assert len(pd.read_parquet(out)) == 3 * 4
 
 
 def test_a_patch_that_makes_no_sense_is_refused(tmp_path):
