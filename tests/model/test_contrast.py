@@ -12,7 +12,7 @@ import pytest
 from wakescope import trace as traces
 from wakescope.errors import ModelError, OutputError, TraceError, UsageError
 from wakescope.model.contrast import KERNEL, OPEN_LOOP, contrast, proportion
-from wakescope.model.validate import wilson
+from wakescope.model.validate import validate, wilson
 from wakescope.model.variants import named
 from wakescope.schema import NEVER, Outcome
 from wakescope.show_contrast import check_parquet, write_parquet
@@ -242,6 +242,17 @@ def test_written_out(tmp_path: Path) -> None:
     frame = pd.read_parquet(tmp_path / "c.parquet")
     assert len(frame) == 3 * 3
     assert frame["policy"].unique().tolist() == [KERNEL, "own", "own+nak-affine"]
+
+
+@pytest.mark.parametrize("kernel", ["5.12.0", "3.10.0-1160.el7.x86_64", "banana", ""])
+def test_a_trace_of_an_unknown_kernel_can_only_be_validated(tmp_path: Path, kernel: str) -> None:
+    trace = traced(tmp_path, kernel=kernel)
+    chosen = policies(trace, "6.12", "6.12+nak-affine")
+    with pytest.raises(ModelError, match="only 'wakescope validate --policy RELEASE'"):
+        contrast(trace, chosen)
+    with pytest.raises(ModelError, match="only 'wakescope validate --policy RELEASE'"):
+        named("own", trace.meta)
+    assert validate(trace, chosen[0][1]).all.decisions == 3
 
 
 def test_errors(tmp_path: Path) -> None:
