@@ -196,7 +196,7 @@ def feature_states(features: Mapping[str, bool] | Iterable[str] | None) -> dict[
 
 
 def _numbers(release: str) -> tuple[Version, int | None]:
-    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
+    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", release, re.ASCII)
     if not found:
         raise ModelError(f"{release!r} is not a kernel release such as 6.1.192 or 6.12")
     return (int(found[1]), int(found[2])), None if found[3] is None else int(found[3])
