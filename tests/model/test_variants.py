@@ -12,6 +12,7 @@ from wakescope.model.compiled import plain
 from wakescope.model.flips import record_both
 from wakescope.model.idle import Path
 from wakescope.model.kernels import kernel
+from wakescope.model.old import OLD
 from wakescope.model.policy import AffineBy, Flips
 from wakescope.model.variants import PATCHES, RELEASES, named, patched, to_json
 from wakescope.tests.maketrace import topology
@@ -263,9 +264,15 @@ def test_where_patches_apply():
     assert PATCHES["beef-up-wake-wide"].kernels() == ["4.2"]
     assert "6.1" not in PATCHES["init-numa-migrate-retry"].kernels()
     assert {"5.10", "5.15"} <= set(PATCHES["init-numa-migrate-retry"].kernels())
-    assert PATCHES["numa-idlest-stay-local"].kernels() == ["4.12.0", "4.12", "4.13", "4.14-rc", "4.15", "4.16"]
+    stay_local = ["4.12.0", "4.12", "4.13", "4.14-rc", "4.14", "4.15", "4.16"]
+    assert PATCHES["numa-idlest-stay-local"].kernels() == stay_local
+    assert PATCHES["balance-wake"].kernels() == list(RELEASES)  # a what-if where it cannot be set
     for patch in PATCHES.values():
         assert patch.kernels(), patch.name
+
+
+def test_every_old_series_is_among_the_releases_in_order():
+    assert [release for release in RELEASES if release in OLD] == list(OLD)
 
 
 @pytest.mark.parametrize("release", RELEASES)
