@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from ..errors import ModelError
 from .kernels import kernel, policy_for
-from .policy import AffineBy, Backoff, Compare, Flips, Idlest, LlcFactor, Policy, SharedCache, Wide
+from .policy import IN_WORDS, AffineBy, Backoff, Compare, Flips, Idlest, LlcFactor, Policy, SharedCache, Wide
 
 RELEASES = (
     "4.2",
@@ -50,11 +49,9 @@ class Patch:
     def refusal(self, policy: Policy) -> str | None:
         """Why the patch makes no sense on a policy; None if it does."""
         for feature, values in self.needs.items():
-            if getattr(policy, feature) not in values:
-                kind = type(values[0])
-                has = getattr(policy, feature)
-                names = [kind(value).name if issubclass(kind, IntEnum) else str(value) for value in (*values, has)]
-                return f"{self.name} needs {feature} {' or '.join(names[:-1])}, and this policy has {names[-1]}"
+            has = getattr(policy, feature)
+            if has not in values:
+                return f"{self.name} makes no sense where {IN_WORDS[feature][has]}"
         return None
 
     def kernels(self) -> list[str]:

@@ -267,7 +267,7 @@ def test_errors(tmp_path: Path) -> None:
         check_parquet(tmp_path / "nowhere" / "c.parquet")
     with pytest.raises(UsageError, match="twice"):
         contrast(trace, policies(trace, "own", "own"))
-    with pytest.raises(ModelError, match="nak-affine-shared needs"):
+    with pytest.raises(ModelError, match="nak-affine-shared makes no sense where wake_affine always refuses"):
         named("own+nak-affine+nak-affine-shared", trace.meta)
     with pytest.raises(ModelError):
         named("3.0", trace.meta)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import IntEnum
 
 import pytest
 from wakescope.errors import ModelError
@@ -246,18 +247,29 @@ def test_names():
         ("3.10", ModelError, "not modelled"),
         ("next", ModelError, "not a kernel release"),
         ("4.12.x", ModelError, "not a kernel release"),
-        ("6.12+beef-up-wake-wide", ModelError, "needs wide ASYMMETRIC, and this policy has SYMMETRIC"),
-        ("4.13+skip-affine-core-siblings", ModelError, "needs shared_cache ASK or KEEP, and this policy has PULL"),
-        ("6.12+nak-affine+nak-affine", ModelError, "nak-affine needs affine_by"),
-        ("6.12+numa-idlest-stay-local", ModelError, "needs idlest_local 0, and this policy has 1"),
-        ("6.12+init-numa-migrate-retry", ModelError, "needs numa_fork_reset 0"),
-        ("4.2+numa-delay-retry", ModelError, "needs affine_by IDLE_AND_WEIGHT"),
-        ("4.2+want-affine-rework", ModelError, "needs wide_in_affine 0"),
+        ("6.12+beef-up-wake-wide", ModelError, "beef-up-wake-wide makes no sense where wake_wide is symmetric"),
+        ("4.13+skip-affine-core-siblings", ModelError, "takes the waker's CPU at once if prev shares its cache"),
+        ("6.12+nak-affine+nak-affine", ModelError, "no sense where wake_affine always refuses"),
+        ("6.12+numa-idlest-stay-local", ModelError, "must overcome the imbalance to leave their node already"),
+        ("6.12+init-numa-migrate-retry", ModelError, "without a NUMA deadline already"),
+        ("4.2+numa-delay-retry", ModelError, "where wake_affine compares effective loads"),
+        ("4.2+want-affine-rework", ModelError, "wake_wide is asked by wake_affine"),
     ],
 )
 def test_refusals(name, error, text):
     with pytest.raises(error, match=text):
         named(name, META)
+
+
+@pytest.mark.parametrize("patch", PATCHES.values(), ids=list(PATCHES))
+def test_every_refusal_has_its_words(patch):
+    base = STOCK | {feature: values[0] for feature, values in patch.needs.items()}
+    assert patch.refusal(base) is None
+    for feature, values in patch.needs.items():
+        kind = type(values[0])
+        for other in set(kind if issubclass(kind, IntEnum) else (0, 1)) - set(values):
+            refusal = patch.refusal(base | {feature: other})
+            assert refusal.startswith(f"{patch.name} makes no sense where ")
 
 
 def test_where_patches_apply():
