@@ -97,7 +97,5 @@ def test_a_full_disk_leaves_no_file_behind(tmp_path):
 
 
 def test_a_patch_that_makes_no_sense_is_refused(tmp_path):
-    with pytest.raises(
-        ModelError, match="beef-up-wake-wide makes no sense where wake_wide is symmetric"
-    ):
+    with pytest.raises(ModelError, match="beef-up-wake-wide makes no sense where wake_wide is symmetric"):
         run("contrast", trace(tmp_path), "--policy", "6.12+beef-up-wake-wide")
