@@ -14,6 +14,7 @@ from wakescope.cli import app
 from wakescope.errors import ModelError, OutputError
 from wakescope.model.contrast import OPEN_LOOP
 from wakescope.model.variants import PATCHES
+from wakescope.schema import NEVER
 from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
 
 CLI = CliRunner()
@@ -52,6 +53,15 @@ def test_contrast_says_what_moves(tmp_path):
     assert "4  100.00% (51.01% – 100.00%) of 4 decisions move" in text
     assert "to another node: 4 → 0 (0 gained, 0.00% – 48.99%; 4 lost, 51.01% – 100.00%)" in text
     assert "a[red]:1" in text  # a name is no markup
+
+
+def test_wide_is_told_where_it_is_known(tmp_path):
+    flips = {"waker_flips": 16, "wakee_flips": 2, "waker_last_wakee": 2, "waker_decay_ts": 1_000_000, "llc_size": 2}
+    rows = [wake(1, 0, 1, 2, prev=2, chosen=2, **flips), wake(2, 0, 1, 2, prev=2, chosen=2, waker_flips=NEVER)]
+    tables = {"wakeups": rows, "tasks": [task(1), task(2)], "switches": []}
+    made = make_trace(tmp_path / "t.wake", tables, topology(nodes=2, cores=2))
+    text = run("contrast", str(made.path), "--policy", "own+wake-wide-asymmetric")  # no word on who idled: undecidable
+    assert "wide: 1 → 0 (0 gained, 0.00% – 90.55%; 1 lost, 9.45% – 100.00%; 1 unknown)" in text
 
 
 def test_one_policy_is_set_against_the_traces_own(tmp_path):

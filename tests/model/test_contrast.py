@@ -242,6 +242,9 @@ def test_written_out(tmp_path: Path) -> None:
     frame = pd.read_parquet(tmp_path / "c.parquet")
     assert len(frame) == 3 * 3
     assert frame["policy"].unique().tolist() == [KERNEL, "own", "own+nak-affine"]
+    section = (Path(__file__).parents[2] / "docs" / "variants.md").read_text().partition("## The Parquet file")[2]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    assert {name.strip() for row in rows[1:] for name in row.split(",")} == set(frame.columns)
 
 
 @pytest.mark.parametrize("kernel", ["5.12.0", "3.10.0-1160.el7.x86_64", "banana", ""])
