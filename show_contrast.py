@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +130,9 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
         console.print(f"how far apart the two CPUs are: {far}")
     for mark, change in data["changes"].items():
         if change["gained"]["count"] or change["lost"]["count"]:
-            parts = (f"{change[what]['count']:,} {what}, {_bounds(change[what])}" for what in ("gained", "lost"))
+            parts = [f"{change[what]['count']:,} {what}, {_bounds(change[what])}" for what in ("gained", "lost")]
+            if mark == "wide" and change["gained"]["unknown"]:  # not those whose CPU is undecidable, as for the others
+                parts.append(f"{change['gained']['unknown']:,} unknown")
             console.print(f"{HEADS[mark]}: {change['base']:,} → {change['other']:,} ({'; '.join(parts)})")
     moves = comparison.df_from_to().sort_values("decisions", ascending=False, kind="stable")
     changed = [mark for mark, change in data["changes"].items() if change["gained"]["count"] or change["lost"]["count"]]
@@ -145,8 +148,9 @@ def _show_comparison(console: Console, comparison: Comparison) -> None:
 def _before_after(rows: pd.DataFrame, marks: list[str]) -> pd.DataFrame:
     """Rows with moves, their share's bounds, and each mark that changes at all as "before → after"."""
     rows = rows[rows["moved"] > 0]
-    hidden = ("low", "high", *(() if rows["undecidable"].any() else ("undecidable",)))
-    kept = rows[[name for name in rows.columns if not name.endswith(("_base", "_other", *hidden))]].copy()
+    told = {"undecidable": rows["undecidable"].any(), "wide_unknown": "wide" in marks and rows["wide_unknown"].any()}
+    hidden = ("_base", "_other", "low", "high", *(name for name, tell in told.items() if not tell))
+    kept = rows[[name for name in rows.columns if not name.endswith(hidden)]].copy()
     kept["share"] = [_bounds({"low": low, "high": high}) for low, high in zip(rows["low"], rows["high"], strict=True)]
     for mark in marks:
         kept[HEADS[mark]] = [f"{a:,} → {b:,}" for a, b in zip(rows[f"{mark}_base"], rows[f"{mark}_other"], strict=True)]
@@ -189,8 +193,13 @@ def check_parquet(path: Path) -> None:
 
 
 def write_parquet(path: Path, found: Contrast) -> None:
-    """Write Contrast.df(). Raises OutputError if the file cannot be written."""
+    """Write Contrast.df(), whole or not at all. Raises OutputError if the file cannot be written."""
+    new = path.with_name(f"{path.name}.new")
     try:
-        found.df().to_parquet(path, compression="zstd", index=False)
+        found.df().to_parquet(new, compression="zstd", index=False)
+        new.replace(path)
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):  # there is none where all went well, or none could be made
+            new.unlink()

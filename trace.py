@@ -156,9 +156,12 @@ class Trace:
         return self._sane(table, columns, lambda: self._file(table).read(columns=columns))
 
     def _sane(self, table: str, columns: list[str] | None, read: Callable[[], pa.Table]) -> pa.Table:
-        """What read() gives, filled up. Raises TraceError if it cannot, or names CPUs or outcomes there are not."""
+        """What read() gives, filled up and its strings cut at NUL.
+
+        Raises TraceError if it cannot, or names CPUs or outcomes there are not.
+        """
         try:
-            rows = _filled(table, columns, read())
+            rows = _cut(_filled(table, columns, read()))
         except (OSError, pa.ArrowInvalid) as error:
             raise TraceError(f"{self.path}/{table}.parquet cannot be read: {error}") from None
         limits = dict.fromkeys(("cpu", "prev_cpu", "chosen_cpu", "wakee_cpu", "asked_cpu"), self.topology.nr_cpus)
@@ -326,6 +329,14 @@ def _filled(table: str, columns: list[str] | None, rows: pa.Table) -> pa.Table:
         wanted = column.name in schema.ADDED and (columns is None or column.name in columns)
         if wanted and column.name not in rows.column_names:
             rows = rows.append_column(column.name, pa.array(np.zeros(rows.num_rows, column.dtype)))
+    return rows
+
+
+def _cut(rows: pa.Table) -> pa.Table:
+    """Rows with strings that end at their first NUL: older traces hold what was in the task's comm behind it."""
+    for i, column in enumerate(rows.schema):
+        if pa.types.is_string(column.type) and compute.any(compute.match_substring(rows.column(i), "\0")).as_py():
+            rows = rows.set_column(i, column, compute.replace_substring_regex(rows.column(i), r"(?s)\x00.*", ""))
     return rows
 
 

@@ -58,19 +58,22 @@ class Judged:
     forks: Forks | None = None  # where they go, if that was to be approximated and the policy's rule is known
     numa: Retries | None = None  # NUMA placement over time, if the trace has NUMA hint faults
 
+    def known(self, mark: str) -> Array:
+        """Decisions of which the mark is known, bool: for wide not the same as the decided ones."""
+        return self.decisions["wide_known" if mark == "wide" else "decided"].to_numpy()
+
     def shares(self) -> dict[str, dict[str, Any]]:
         """proportion() of all decisions that bear each mark."""
-        undecided = ~self.decisions["decided"]
         found = {}
         for mark in MARKS:
-            unknown = undecided if mark != "wide" else ~self.decisions["wide_known"]
-            found[mark] = proportion(int(self.decisions[mark].sum()), int(unknown.sum()), len(undecided))
+            unknown = int((~self.known(mark)).sum())
+            found[mark] = proportion(int(self.decisions[mark].sum()), unknown, len(self.decisions))
         return found
 
 
 @dataclass
 class Comparison:
-    """How a policy's decisions differ from the base's, among those decided under both."""
+    """How a policy's decisions differ from the base's, among those decided under both; wide, where known under both."""
 
     base: Judged
     other: Judged
@@ -80,6 +83,10 @@ class Comparison:
     def both(self) -> Array:
         """Decided under both, bool."""
         return (self.base.decisions["decided"] & self.other.decisions["decided"]).to_numpy()
+
+    def known(self, mark: str) -> Array:
+        """Decisions of which the mark is known under both, bool."""
+        return self.base.known(mark) & self.other.known(mark)
 
     @property
     def moved(self) -> Array:
@@ -107,31 +114,33 @@ class Comparison:
         return pd.concat(parts, ignore_index=True)
 
     def changes(self) -> dict[str, dict[str, Any]]:
-        """What becomes of each mark among decisions decided under both: base, other (counts), gained, lost
+        """What becomes of each mark among decisions of which it is known under both: base, other (counts), gained, lost
         (proportion() of all decisions).
         """
-        both = self.both
-        unknown = int((~both).sum())
         found = {}
         for mark in MARKS:
-            before, after = (side.decisions[mark].to_numpy() & both for side in (self.base, self.other))
+            known = self.known(mark)
+            unknown = int((~known).sum())
+            before, after = (side.decisions[mark].to_numpy() & known for side in (self.base, self.other))
             found[mark] = {
                 "base": int(before.sum()),
                 "other": int(after.sum()),
-                "gained": proportion(int((after & ~before).sum()), unknown, len(both)),
-                "lost": proportion(int((before & ~after).sum()), unknown, len(both)),
+                "gained": proportion(int((after & ~before).sum()), unknown, len(known)),
+                "lost": proportion(int((before & ~after).sum()), unknown, len(known)),
             }
         return found
 
     def df_by(self, *keys: str) -> pd.DataFrame:
         """By columns of Contrast.decisions: decisions, undecidable (not decided under both), moved, low and high
-        (bounds of its share, as in proportion()), and each mark before and after among those decided under both.
+        (bounds of its share, as in proportion()), wide_unknown (under either), and each mark before and after among
+        those of which it is known under both.
         """
         both = self.both
         marks = {"decisions": np.ones(len(both), bool), "undecidable": ~both, "moved": self.moved}
+        marks["wide_unknown"] = ~self.known("wide")
         for mark in MARKS:
-            marks[f"{mark}_base"] = self.base.decisions[mark].to_numpy() & both
-            marks[f"{mark}_other"] = self.other.decisions[mark].to_numpy() & both
+            marks[f"{mark}_base"] = self.base.decisions[mark].to_numpy() & self.known(mark)
+            marks[f"{mark}_other"] = self.other.decisions[mark].to_numpy() & self.known(mark)
         by = [self.contrast.decisions[key] for key in keys]
         table = pd.DataFrame(marks).groupby(by, sort=False).sum().reset_index()
         counts = table[["moved", "undecidable", "decisions"]].to_numpy().tolist()

@@ -260,7 +260,7 @@ def find_wakeup(trace: Trace, task: str | None, at: float | None) -> int:
     if task is not None:
         tasks = trace.df("tasks", ["pid", "comm"])
         named = tasks["comm"].map(lambda comm: comm == task or fnmatchcase(comm, task))
-        pids = {int(task)} if task.isdigit() else set(tasks["pid"][named])
+        pids = {int(task)} if task.isascii() and task.isdigit() else set(tasks["pid"][named])
         fits &= np.isin(rows["wakee_pid"], list(pids))
     found = np.flatnonzero(fits)
     if not len(found):

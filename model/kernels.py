@@ -115,7 +115,7 @@ def kernel(release: str) -> Policy:
     if not known(release):
         raise ModelError(
             f"kernel {release} is not modelled; known are {', '.join(OLD)}, {_dotted(FIRST)} and 5.13 to "
-            f"{_dotted(LAST)}: name the nearest with --policy"
+            f"{_dotted(LAST)}"
         )
     policy = BASE
     for change in CHANGES:
@@ -144,8 +144,13 @@ def policy_for(meta: Mapping[str, Any]) -> Kernel:
     not_stock (reasons).
     Raises ModelError if the release is not modelled.
     """
-    release, unseen = stable_release(str(meta.get("kernel", "")), str(meta.get("kernel_version", "")))
-    policy = kernel(release)
+    try:
+        release, unseen = stable_release(str(meta.get("kernel", "")), str(meta.get("kernel_version", "")))
+        policy = kernel(release)
+    except ModelError as error:  # other commands read its records by its own rules
+        raise ModelError(
+            f"{error}: only 'wakescope validate --policy RELEASE' can replay its traces, as if they were that kernel's"
+        ) from None
     states = feature_states(meta.get("sched_features"))
     if not states:
         unseen.append("sched_features could not be read: taken as the release has them by default")
@@ -174,7 +179,7 @@ def stable_release(release: str, version: str = "") -> tuple[str, list[str]]:
         return named[1], []
     found = re.match(r"\d+\.\d+(\.\d+)?", release)
     if not found:
-        raise ModelError(f"{release!r} is not a kernel release: name one with --policy, such as --policy 6.12")
+        raise ModelError(f"{release!r} is not a kernel release")
     if release.startswith(found[0] + "-") and found[1] in (None, ".0"):
         series = ".".join(found[0].split(".")[:2])
         return series, [f"the point release behind {release} is unknown: taken as the newest of {series}"]
@@ -191,7 +196,7 @@ def feature_states(features: Mapping[str, bool] | Iterable[str] | None) -> dict[
 
 
 def _numbers(release: str) -> tuple[Version, int | None]:
-    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", release)
+    found = re.fullmatch(r"(\d+)\.(\d+)(?:\.(\d+))?", release, re.ASCII)
     if not found:
         raise ModelError(f"{release!r} is not a kernel release such as 6.1.192 or 6.12")
     return (int(found[1]), int(found[2])), None if found[3] is None else int(found[3])

@@ -113,7 +113,7 @@ def old_kernel(release: str) -> Policy | None:
     series, point = release, None
     if release.count(".") == 2:
         series, _, text = release.rpartition(".")
-        if not text.isdigit():
+        if not (text.isascii() and text.isdigit()):  # int() takes no ² and the like
             raise ModelError(f"{release!r} is not a kernel release such as 4.15 or 4.12.0")
         point = int(text)
     if series == "4.12" and point is not None and point < REWRITTEN:

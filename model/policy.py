@@ -206,3 +206,43 @@ class Policy(NamedTuple):
     def __or__(self, edit: Mapping[str, int]) -> Policy:
         """This policy with some features changed."""
         return self._replace(**edit)
+
+
+# What a kernel does that has a feature so: why a patch makes no sense there.
+IN_WORDS: dict[str, dict[int, str]] = {
+    "affine_by": {
+        AffineBy.NEVER: "wake_affine always refuses",
+        AffineBy.EFFECTIVE_LOAD: "wake_affine compares effective loads",
+        AffineBy.NODES: "wake_affine compares the loads of whole nodes",
+        AffineBy.LLCS: "wake_affine compares the loads of whole LLCs",
+    },
+    "shared_cache": {
+        SharedCache.PULL: "wake_affine takes the waker's CPU at once if prev shares its cache",
+        SharedCache.KEEP: "wake_affine takes prev at once if it shares the waker's cache",
+    },
+    "flips": {
+        Flips.BOTH: "record_wakee counts the wakee's flips already",
+        Flips.HEAVY: "record_wakee counts flips of heavy wakers' wakees already",
+    },
+    "llc_factor": {LlcFactor.GROUPS: "sd_llc_size counts cores already"},
+    "wide": {
+        Wide.SYMMETRIC: "wake_wide is symmetric",
+        Wide.ASYMMETRIC: "wake_wide is asymmetric",
+        Wide.HEAVY: "wake_wide is that of couple-heavy-wakers",
+    },
+    "wide_in_affine": {1: "wake_wide is asked by wake_affine"},
+    "balance_wake": {1: "every domain has SD_BALANCE_WAKE already"},
+    "affine_rework": {1: "want-affine-rework is applied already"},
+    "prefer_idle": {1: "prefer-idle-cpu is applied already"},
+    "wide_idle": {1: "wake-wide-idle is applied already"},
+    "numa_backoff": {
+        Backoff.CACHE: "wake_affine puts off NUMA placement already",
+        Backoff.NODE: "wake_affine puts off NUMA placement already",
+    },
+    "numa_fork_reset": {1: "a child starts without a NUMA deadline already"},
+    "idlest": {Idlest.LOAD: "forks and execs go by plain loads"},
+    "idlest_local": {
+        0: "forks and execs need not overcome the imbalance to leave their node",
+        1: "forks and execs must overcome the imbalance to leave their node already",
+    },
+}

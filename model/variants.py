@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Any
 
 from ..errors import ModelError
 from .kernels import kernel, policy_for
-from .policy import AffineBy, Backoff, Compare, Flips, Idlest, LlcFactor, Policy, SharedCache, Wide
+from .policy import IN_WORDS, AffineBy, Backoff, Compare, Flips, Idlest, LlcFactor, Policy, SharedCache, Wide
 
 RELEASES = (
     "4.2",
@@ -19,9 +18,12 @@ RELEASES = (
     "4.12",
     "4.13",
     "4.14-rc",
+    "4.14",
     "4.15",
     "4.16",
     "4.19",
+    "5.3",
+    "5.4",
     "5.10",
     "5.15",
     "6.1",
@@ -47,11 +49,9 @@ class Patch:
     def refusal(self, policy: Policy) -> str | None:
         """Why the patch makes no sense on a policy; None if it does."""
         for feature, values in self.needs.items():
-            if getattr(policy, feature) not in values:
-                kind = type(values[0])
-                has = getattr(policy, feature)
-                names = [kind(value).name if issubclass(kind, IntEnum) else str(value) for value in (*values, has)]
-                return f"{self.name} needs {feature} {' or '.join(names[:-1])}, and this policy has {names[-1]}"
+            has = getattr(policy, feature)
+            if has not in values:
+                return f"{self.name} makes no sense where {IN_WORDS[feature][has]}"
         return None
 
     def kernels(self) -> list[str]:
@@ -165,7 +165,7 @@ _ALL = (
     Patch(
         "balance-wake",
         "a setting: bit 0x10 of /proc/sys/kernel/sched_domain/*/flags, or relax_domain_level",
-        "could be set until 5.6",
+        "could be set until 5.6; on later releases a what-if",
         "every domain has SD_BALANCE_WAKE",
         {"balance_wake": (0,)},
         {"balance_wake": 1},

@@ -124,7 +124,8 @@ def parse(spec: str) -> tuple[str, int, float]:
     """Name, count and seconds of NAME:N@SECONDS. Raises UsageError."""
     what, _, seconds = spec.partition("@")
     name, _, count = what.partition(":")
-    if name not in LOADS or not count.isdigit() or not seconds.replace(".", "", 1).isdigit():
+    numbers = spec.isascii() and count.isdigit() and seconds.replace(".", "", 1).isdigit()
+    if name not in LOADS or not numbers:
         raise UsageError(f"{spec}: expected NAME:N@SECONDS with a NAME of {', '.join(LOADS)}")
     return name, int(count), float(seconds)
 

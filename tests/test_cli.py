@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from wakescope import errors
 from wakescope.analysis.sections import SECTIONS
+from wakescope.model.explain import find_wakeup
+from wakescope.model.kernels import kernel
 from wakescope.testbox import apt, ending, initrd, kernels
+from wakescope.testbox.campaign import parse
+from wakescope.trace import Trace
+from wakescope.tracers.recorder import give_to_caller
+from wakescope.tracers.workloads import workload
 
 ROOT = Path(__file__).parent.parent
 TRACE = "tests/corpus/6.12-2s2c2t-decision-tbench.wake"
@@ -46,6 +52,23 @@ def test_an_error_is_one_line(words, status, said):
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize("digit", ["²", "①", "٣"])
+def test_digits_of_other_kinds_are_no_numbers(digit, monkeypatch, tmp_path):
+    for release in (f"4.15.{digit}", f"6.12.{digit}", f"{digit}.10"):
+        with pytest.raises(errors.ModelError, match="not a kernel release"):
+            kernel(release)
+    for spec in (f"hackbench:{digit}@1", f"hackbench:1@{digit}", f"hackbench:1@1.{digit}"):
+        with pytest.raises(errors.UsageError, match="expected NAME"):
+            parse(spec)
+    with pytest.raises(errors.UsageError, match="expected tbench"):
+        workload(f"tbench:{digit}", 1)
+    with pytest.raises(errors.TraceError, match="no placed wakeup"):
+        find_wakeup(Trace.open(ROOT / TRACE), digit, None)
+    monkeypatch.setenv("SUDO_UID", digit)
+    monkeypatch.setenv("SUDO_GID", digit)
+    give_to_caller(tmp_path)
 
 
 def test_a_reader_that_goes_away_is_no_fault():

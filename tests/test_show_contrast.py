@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pandas as pd
@@ -13,6 +14,7 @@ from wakescope.cli import app
 from wakescope.errors import ModelError, OutputError
 from wakescope.model.contrast import OPEN_LOOP
 from wakescope.model.variants import PATCHES
+from wakescope.schema import NEVER
 from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
 
 CLI = CliRunner()
@@ -53,6 +55,15 @@ def test_contrast_says_what_moves(tmp_path):
     assert "a[red]:1" in text  # a name is no markup
 
 
+def test_wide_is_told_where_it_is_known(tmp_path):
+    flips = {"waker_flips": 16, "wakee_flips": 2, "waker_last_wakee": 2, "waker_decay_ts": 1_000_000, "llc_size": 2}
+    rows = [wake(1, 0, 1, 2, prev=2, chosen=2, **flips), wake(2, 0, 1, 2, prev=2, chosen=2, waker_flips=NEVER)]
+    tables = {"wakeups": rows, "tasks": [task(1), task(2)], "switches": []}
+    made = make_trace(tmp_path / "t.wake", tables, topology(nodes=2, cores=2))
+    text = run("contrast", str(made.path), "--policy", "own+wake-wide-asymmetric")  # no word on who idled: undecidable
+    assert "wide: 1 → 0 (0 gained, 0.00% – 90.55%; 1 lost, 9.45% – 100.00%; 1 unknown)" in text
+
+
 def test_one_policy_is_set_against_the_traces_own(tmp_path):
     data = json.loads(run("contrast", trace(tmp_path), "--policy", "6.12+nak-affine", "--json"))
     (comparison,) = data["comparisons"]
@@ -80,6 +91,21 @@ def test_parquet(tmp_path):
         run("contrast", made, "--policy", "own+nak-affine", "-o", str(out))
 
 
+def test_a_full_disk_leaves_no_file_behind(tmp_path):
+    out = tmp_path / "c.parquet"
+    made = trace(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))  # writing on fails as on a full disk
+    try:
+        with pytest.raises(OutputError, match=f"cannot write {out}: .*File too large"):
+            run("contrast", made, "--policy", "own+nak-affine", "-o", str(out))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.name for file in tmp_path.iterdir()] == ["t.wake"]
+    run("contrast", made, "--policy", "own+nak-affine", "-o", str(out))
+    assert len(pd.read_parquet(out)) == 3 * 4
+
+
 def test_a_patch_that_makes_no_sense_is_refused(tmp_path):
-    with pytest.raises(ModelError, match="beef-up-wake-wide needs wide ASYMMETRIC, and this policy has SYMMETRIC"):
+    with pytest.raises(ModelError, match="beef-up-wake-wide makes no sense where wake_wide is symmetric"):
         run("contrast", trace(tmp_path), "--policy", "6.12+beef-up-wake-wide")

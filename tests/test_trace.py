@@ -3,6 +3,7 @@ import json
 import shutil
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -173,6 +174,20 @@ def test_a_column_added_later_reads_as_nothing_in_an_older_trace(tmp_path):
     assert old.columns("numa", ["task_imp", "pid"]) == {"task_imp": [0], "pid": [7]}
     assert [rows["task_imp"].tolist() for rows in old.chunks("numa")] == [[0]]
     assert "task_imp" not in old.df("numa", ["pid"])
+
+
+@pytest.mark.parametrize("names", [["a\0old", "\0", "b\0\n\0", "whole"], ["none", "", "of", "these"]])
+def test_names_end_at_their_first_nul_in_an_older_trace(tmp_path, names):
+    path = make_trace(tmp_path / "a.wake", {"tasks": [{"ts": n, "pid": n, "comm": b"x"} for n in range(4)]}).path
+    table = pq.read_table(path / "tasks.parquet")
+    at = table.schema.get_field_index("comm")
+    pq.write_table(table.set_column(at, table.schema.field(at), pa.array(names)), path / "tasks.parquet")
+    old, cut = Trace.open(path), [name.split("\0")[0] for name in names]
+    assert old.df("tasks")["comm"].tolist() == cut
+    assert old.array("tasks")["comm"].tolist() == cut
+    assert old.columns("tasks", ["comm"])["comm"].tolist() == cut
+    assert [rows["comm"].tolist() for rows in old.chunks("tasks")] == [cut]
+    assert old.df("tasks", ["pid"])["pid"].tolist() == [0, 1, 2, 3]
 
 
 def rows_of(*rows):

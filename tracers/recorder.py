@@ -365,7 +365,7 @@ def estimate_hz(ts: np.ndarray[Any, Any], jiffies: np.ndarray[Any, Any]) -> int 
 
 def give_to_caller(path: Path) -> None:
     """Under sudo, hand the trace to the user who called it."""
-    uid, gid = os.environ.get("SUDO_UID"), os.environ.get("SUDO_GID")
-    if os.geteuid() == 0 and uid and gid and uid.isdigit() and gid.isdigit():
+    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
+    if os.geteuid() == 0 and (uid + gid).isascii() and uid.isdigit() and gid.isdigit():
         for file in (path, *path.rglob("*")):
             os.chown(file, int(uid), int(gid), follow_symlinks=False)

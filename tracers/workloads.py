@@ -44,9 +44,10 @@ def workload(spec: str, seconds: float) -> AbstractContextManager[Load]:
     a program is missing or a server does not start.
     """
     name, _, count = spec.partition(":")
-    if name not in WORKLOADS or not count.isdigit() or not 1 <= int(count) <= MOST:
+    number = int(count) if count.isascii() and count.isdigit() else 0
+    if name not in WORKLOADS or not 1 <= number <= MOST:
         raise UsageError(f"--workload {spec}: expected {', '.join(f'{w}:N' for w in WORKLOADS)} with N of 1 to {MOST}")
-    return WORKLOADS[name](int(count), seconds)
+    return WORKLOADS[name](number, seconds)
 
 
 @contextmanager

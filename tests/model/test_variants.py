@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from enum import IntEnum
 
 import pytest
 from wakescope.errors import ModelError
@@ -12,6 +13,7 @@ from wakescope.model.compiled import plain
 from wakescope.model.flips import record_both
 from wakescope.model.idle import Path
 from wakescope.model.kernels import kernel
+from wakescope.model.old import OLD
 from wakescope.model.policy import AffineBy, Flips
 from wakescope.model.variants import PATCHES, RELEASES, named, patched, to_json
 from wakescope.tests.maketrace import topology
@@ -245,13 +247,13 @@ def test_names():
         ("3.10", ModelError, "not modelled"),
         ("next", ModelError, "not a kernel release"),
         ("4.12.x", ModelError, "not a kernel release"),
-        ("6.12+beef-up-wake-wide", ModelError, "needs wide ASYMMETRIC, and this policy has SYMMETRIC"),
-        ("4.13+skip-affine-core-siblings", ModelError, "needs shared_cache ASK or KEEP, and this policy has PULL"),
-        ("6.12+nak-affine+nak-affine", ModelError, "nak-affine needs affine_by"),
-        ("6.12+numa-idlest-stay-local", ModelError, "needs idlest_local 0, and this policy has 1"),
-        ("6.12+init-numa-migrate-retry", ModelError, "needs numa_fork_reset 0"),
-        ("4.2+numa-delay-retry", ModelError, "needs affine_by IDLE_AND_WEIGHT"),
-        ("4.2+want-affine-rework", ModelError, "needs wide_in_affine 0"),
+        ("6.12+beef-up-wake-wide", ModelError, "beef-up-wake-wide makes no sense where wake_wide is symmetric"),
+        ("4.13+skip-affine-core-siblings", ModelError, "takes the waker's CPU at once if prev shares its cache"),
+        ("6.12+nak-affine+nak-affine", ModelError, "no sense where wake_affine always refuses"),
+        ("6.12+numa-idlest-stay-local", ModelError, "must overcome the imbalance to leave their node already"),
+        ("6.12+init-numa-migrate-retry", ModelError, "without a NUMA deadline already"),
+        ("4.2+numa-delay-retry", ModelError, "where wake_affine compares effective loads"),
+        ("4.2+want-affine-rework", ModelError, "wake_wide is asked by wake_affine"),
     ],
 )
 def test_refusals(name, error, text):
@@ -259,13 +261,30 @@ def test_refusals(name, error, text):
         named(name, META)
 
 
+@pytest.mark.parametrize("patch", PATCHES.values(), ids=list(PATCHES))
+def test_every_refusal_has_its_words(patch):
+    base = STOCK | {feature: values[0] for feature, values in patch.needs.items()}
+    assert patch.refusal(base) is None
+    for feature, values in patch.needs.items():
+        kind = type(values[0])
+        for other in set(kind if issubclass(kind, IntEnum) else (0, 1)) - set(values):
+            refusal = patch.refusal(base | {feature: other})
+            assert refusal.startswith(f"{patch.name} makes no sense where ")
+
+
 def test_where_patches_apply():
     assert PATCHES["beef-up-wake-wide"].kernels() == ["4.2"]
     assert "6.1" not in PATCHES["init-numa-migrate-retry"].kernels()
     assert {"5.10", "5.15"} <= set(PATCHES["init-numa-migrate-retry"].kernels())
-    assert PATCHES["numa-idlest-stay-local"].kernels() == ["4.12.0", "4.12", "4.13", "4.14-rc", "4.15", "4.16"]
+    stay_local = ["4.12.0", "4.12", "4.13", "4.14-rc", "4.14", "4.15", "4.16"]
+    assert PATCHES["numa-idlest-stay-local"].kernels() == stay_local
+    assert PATCHES["balance-wake"].kernels() == list(RELEASES)  # a what-if where it cannot be set
     for patch in PATCHES.values():
         assert patch.kernels(), patch.name
+
+
+def test_every_old_series_is_among_the_releases_in_order():
+    assert [release for release in RELEASES if release in OLD] == list(OLD)
 
 
 @pytest.mark.parametrize("release", RELEASES)
