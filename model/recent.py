@@ -31,24 +31,33 @@ class Recents(NamedTuple):
     """recent_used_cpu of every task as a policy's decisions leave it.
 
     rule: RecentUsed of the policy, NEVER if nothing is to be carried and every wakeup has what the traced kernel had.
-    wakers, wakees: codes of tasks, int64 by row; places: whether the policy's kernel comes to placement there, bool by
-    row; cpus: by task, int64, ANY_CPU where not known; seen: what each decision finds, int16 by row, to be filled in.
+    wakers, wakees: codes of tasks, int64 by row; blind: whether decisions before may be lost, bool by row; places:
+    whether the policy's kernel comes to placement there, bool by row; cpus: by task, int64, ANY_CPU where not known;
+    seen: what each decision finds, int16 by row, to be filled in.
     """
 
     rule: int
     wakers: Array
     wakees: Array
+    blind: Array
     places: Array
     cpus: Array
     seen: Array
 
 
 def _none() -> Recents:
-    codes = np.empty(0, np.int64)
-    return Recents(int(RecentUsed.NEVER), codes, codes, np.empty(0, np.bool_), codes, np.empty(0, np.int16))
+    codes, flags = np.empty(0, np.int64), np.empty(0, np.bool_)
+    return Recents(int(RecentUsed.NEVER), codes, codes, flags, flags, codes, np.empty(0, np.int16))
 
 
 AS_RECORDED = _none()
+
+
+@compiled
+def forget_recent(recents: Recents, i: int) -> None:
+    """What is known no more at wakeup number i, whatever it is."""
+    if recents.rule != RecentUsed.NEVER and recents.blind[i]:
+        recents.cpus[:] = ANY_CPU
 
 
 @compiled

@@ -16,7 +16,7 @@ from .compiled import compiled
 from .loads import NONE, Found, Loads, find_loads
 from .policy import Policy
 from .races import changes
-from .recent import AS_RECORDED, Recents, leave_recent, left_by, pass_recent, take_recent, unsure_of
+from .recent import AS_RECORDED, Recents, forget_recent, leave_recent, left_by, pass_recent, take_recent, unsure_of
 from .select import select_new, select_task_rq_fair
 from .topo import Array, Groups, Machine, Row, groups, machine
 from .wakeup import NO_CPU, Doubt, Wakeup, as_ints, fill, new, placed, scratch
@@ -79,6 +79,7 @@ def _replay(
         result["wide"] = -1
         result["cpu"] = NO_CPU
         result["target"] = NO_CPU
+        forget_recent(recents, i)
         if placed(row):
             fill(w, row, policy, machine)
             take_recent(recents, i, w)

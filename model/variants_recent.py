@@ -41,12 +41,14 @@ def same_recent(policy: Policy, own: Policy) -> bool:
 def derive_recent(trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool = False) -> RecentHistory:
     """Replay a trace under a release's policy, each decision with what the ones before it left in recent_used_cpu.
 
-    No task's is known until a fork, or a decision that sets it whatever it was. Needs tables wakeups and tasks.
+    No task's is known until a fork, or a decision that sets it whatever it was; after a loss window none is. Needs
+    tables wakeups and tasks.
     """
     reader = captured(policy, own, approximate)
     flips = None if same_flips(trace, policy, own) else derive_flips(trace, policy, hz)
     loads = Loads.of(trace)
     wakers, wakees = waker_codes(trace), wakee_codes(trace)
+    blind = _blind(trace)
     state = np.full(len(df_tasks(trace)), ANY_CPU, np.int64)
     parts = [np.empty(0, np.int16)]
     first = 0
@@ -55,8 +57,17 @@ def derive_recent(trace: Trace, policy: Policy, own: Policy, hz: int, approximat
         rows = reader.rows(flips.into(wakeups, first) if flips else wakeups)
         places = recorded(policy, rows)
         seen = rows["recent_used_cpu"].copy()
-        recents = Recents(int(policy.recent_used), wakers[part], wakees[part], places, state, seen)
+        recents = Recents(int(policy.recent_used), wakers[part], wakees[part], blind[part], places, state, seen)
         replay(rows, trace.topology, reader.policy, hz, loads, recents)
         parts.append(seen)
         first += len(wakeups)
     return RecentHistory(np.concatenate(parts))
+
+
+def _blind(trace: Trace) -> Array:
+    """Wakeups within a loss window and the first one after it, bool."""
+    ts = trace.array("wakeups", ["ts"])["ts"].astype(np.int64)
+    blind = np.zeros(len(ts), np.bool_)
+    for start, end in trace.loss("wakeups")[["start", "end"]].itertuples(index=False, name=None):
+        blind[np.searchsorted(ts, start, "right") : np.searchsorted(ts, end, "left") + 1] = True
+    return blind

@@ -115,6 +115,13 @@ def test_what_may_have_happened_is_not_known(tmp_path: Path) -> None:
     assert found(tmp_path / "raced", rows)[2] == ANY_CPU
 
 
+def test_a_loss_window_leaves_nothing_known(tmp_path: Path) -> None:
+    rows = [woken(1, 1, 2, cpu=2), woken(2, 2, 1, cpu=1), woken(3, 2, 1, cpu=2), woken(4, 2, 1, cpu=1), woken(5, 1, 2)]
+    assert found(tmp_path / "whole", rows) == [ANY_CPU, 2, 2, 2, 1]
+    rows[2]["seq"] = 5  # what CPU 2 did between its first and its next wakeup is lost
+    assert found(tmp_path / "lossy", rows) == [ANY_CPU, ANY_CPU, ANY_CPU, ANY_CPU, 1]
+
+
 @pytest.mark.parametrize("name", [path.name for path in CORPUS])
 def test_the_kernels_own_is_followed(name: str) -> None:
     """Under the traced kernel's own rule what was left is what the kernel had, wherever it is known."""
