@@ -163,6 +163,11 @@ def scan_depth(policy: Policy, machine: Machine, w: Wakeup, has_idle_core: bool,
     Without SIS_PROP and SIS_UTIL, and where the limit is unknown and the answer is taken to be "far", INT_MAX.
     """
     nr = INT_MAX
+    if policy.sis_avg_cpu and not policy.sis_prop:
+        if w.this_avg_idle == UNKNOWN or w.this_avg_scan_cost == UNKNOWN:
+            return INT_MAX if either(w, Doubt.SCAN_DEPTH) else 1
+        if w.this_avg_idle // 512 < w.this_avg_scan_cost + 1:
+            return 1
     if policy.sis_prop and not has_idle_core:
         nr = _sis_prop(policy, machine, w, target)
     if policy.sis_util:
@@ -233,6 +238,8 @@ def select_idle_cpu(policy: Policy, machine: Machine, w: Wakeup, has_idle_core: 
     With has_idle_core whole cores are sought, to no limit, and the first idle thread met will do if there is none.
     With clusters the target's own is scanned first (8881e1639f1f, v6.7).
     """
+    if policy.this_sd and not machine.cpus[w.cpu].llc:
+        return NO_CPU, Path.NONE
     nr = scan_depth(policy, machine, w, has_idle_core, target)
     if nr == 1:
         return NO_CPU, Path.NONE

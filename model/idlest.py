@@ -141,7 +141,8 @@ def update_sg_wakeup_stats(policy: Policy, groups: Groups, w: Wakeup, group: int
     load = util = runnable = running = idle_cpus = changed = 0
     sg = groups.sgs[group]
     for cpu in range(len(w.known)):
-        if not cpumask_test_cpu(cpu, sg.span) or not cpumask_test_cpu(cpu, w.allowed):
+        # 82d6e01a0699 (v6.19): CPUs that are not allowed no longer count
+        if not cpumask_test_cpu(cpu, sg.span) or (policy.group_allowed and not cpumask_test_cpu(cpu, w.allowed)):
             continue
         own = w.sd_flag == SD_BALANCE_EXEC and cpu == w.wakee_cpu
         if own:

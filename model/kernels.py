@@ -41,6 +41,8 @@ BASE = Policy(
     cluster=0,
     numa_fork_reset=0,
     numa_spare=NumaSpare.IDLE,
+    this_sd=1,
+    group_allowed=0,
 )
 
 
@@ -72,8 +74,15 @@ CHANGES = (
     Change("cb29a5c19d2d", (6, 0), {"numa_spare": NumaSpare.ADJUST}),
     Change("70fb5ccf2ebb", (6, 0), {"sis_util": 1, "sis_prop": 0}, {(5, 15): 61, (5, 18): 18, (5, 19): 2}),
     Change("70ce3ea9aa4e", (6, 0), {"numa_fork_reset": 1}, {(5, 18): 18, (5, 19): 2}),
-    Change("3e6efe87cd5c", (6, 1), {"smt_skips_prev": 1, "smt_in_llc": 0}),
-    Change("39afe5d6fc59", (6, 4), {"affine_count": AffineCount.PULLED}, {(5, 15): 111, (6, 1): 28}),
+    Change("b9bae70440d2", (6, 1), {"smt_skips_prev": 1}),
+    Change("3e6efe87cd5c", (6, 1), {"smt_in_llc": 0}),
+    Change("96c1c0cfe493", (6, 1), {"this_sd": 0}),
+    Change(
+        "39afe5d6fc59",
+        (6, 4),
+        {"affine_count": AffineCount.PULLED},
+        {(5, 15): 111, (6, 1): 28, (6, 2): 15, (6, 3): 2},
+    ),
     Change("ae2ad293d6be", (6, 5), {"recent_used": RecentUsed.ALWAYS}, {(6, 1): 42, (6, 4): 7}),
     Change("ab83f455f04d", (6, 6), {"current_cpu": 1}),
     Change("8881e1639f1f", (6, 7), {"cluster": 1}),
@@ -81,6 +90,12 @@ CHANGES = (
     Change("23d04d8c6b8e", (6, 9), {"core_in_mask": 1}, {(6, 1): 83, (6, 6): 23, (6, 7): 11, (6, 8): 2}),
     Change("152e11f6df29", (6, 12), {"delay_dequeue": 1}),
     Change("aa3ee4f0b754", (6, 16), {"sync_runnable": 1}, {(6, 12): 37, (6, 15): 3}),
+    Change(
+        "82d6e01a0699",
+        (6, 19),
+        {"group_allowed": 1},
+        {(5, 10): 261, (5, 15): 212, (6, 1): 178, (6, 6): 144, (6, 12): 97, (6, 18): 39},
+    ),
     Change("fd54d81c2c0e", (7, 1), {"sched_idle": SchedIdle.NOT_SCHED_IDLE}),
 )
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from wakescope.model.idle import Path
 from wakescope.model.kernels import kernel
@@ -12,7 +14,7 @@ from wakescope.schema import NEVER64, Context
 from wakescope.tests.maketrace import topology
 from wakescope.topology import Cpu, Domain, Topology
 
-from .decisions import decide
+from .decisions import BOX, decide
 
 NEW, OLD = kernel("6.12"), kernel("5.10")
 LINE = topology(nodes=1, cores=8)  # eight CPUs, one LLC, no SMT
@@ -139,6 +141,25 @@ def test_a_sched_idle_wakee_does_not_take_sched_idle_cpus_from_7_1():
 def test_without_an_llc_domain_the_target_is_taken():
     machine = topology(nodes=2, llcs=2, cores=1)
     assert outcome(NEW, machine, prev=1, idle=[0, 2, 3]) == (1, Path.NO_LLC)
+
+
+@pytest.mark.parametrize(("release", "scans"), [("5.13", False), ("5.15", False), ("6.0", False), ("6.1", True)])
+def test_until_6_0_a_cpu_without_an_llc_domain_does_not_scan(release, scans):
+    """96c1c0cfe493: the waking CPU is isolated, and the target's LLC has an idle CPU, or an idle core."""
+    isolated = replace(BOX, domains=[sd for sd in BOX.domains if sd.cpu != 0])
+    what = {"prev": 4, "idle": [7], "this_nr_idle_scan": 4, "prev_nr_idle_scan": 4}
+    assert outcome(kernel(release), isolated, **what) == ((7, Path.CPU) if scans else (4, Path.FALLBACK_TARGET))
+    what = {"prev": 4, "idle": [6, 7], "prev_has_idle_cores": 1}
+    assert outcome(kernel(release), isolated, **what) == ((6, Path.CORE) if scans else (4, Path.FALLBACK_TARGET))
+
+
+def test_sis_avg_cpu_needs_no_sis_prop():
+    what = {"idle": [1], "this_avg_idle": 5120}
+    for sis_avg_cpu, scan_cost, expected in ((0, 1000, 1), (1, 1000, 2), (1, 9, 1), (1, 10, 2)):
+        policy = OLD | {"sis_avg_cpu": sis_avg_cpu, "sis_prop": 0}
+        assert outcome(policy, **what, this_avg_scan_cost=scan_cost)[0] == expected
+    unknown = decide(OLD | {"sis_avg_cpu": 1, "sis_prop": 0}, **what, this_avg_scan_cost=NEVER64, waker_flips=1000)
+    assert unknown["certainty"] == Certainty.UNDECIDABLE
 
 
 def clusters():

@@ -195,6 +195,19 @@ def test_affinity():
     assert (outside["cpu"], Path(outside["path"])) == (1, Path.OUTSIDE)
 
 
+@pytest.mark.parametrize(
+    ("before", "since"),
+    [("5.10.260", "5.10.261"), ("5.15.211", "5.15.212"), ("6.1.177", "6.1.178"), ("6.6.9", "6.6"),
+     ("6.12.96", "6.12.97"), ("6.18.38", "6.18.39"), ("6.17", "7.0")],
+)  # fmt: skip
+def test_cpus_that_are_not_allowed_counted_until_6_19(before, since):
+    """82d6e01a0699: three idle CPUs of the other node draw a task there that may not run on any of them."""
+    found = {cpu: busy() for cpu in (0, 1, 2, 4)}
+    spare = {"numa_spare": NumaSpare.ADJUST}
+    assert place(kernel(before) | spare, found, allowed=[0, 1, 2, 3, 4])["cpu"] == 4
+    assert place(kernel(since) | spare, found, allowed=[0, 1, 2, 3, 4])["cpu"] == 3
+
+
 def stats(kind: GroupType = GroupType.HAS_SPARE, **more: int) -> Stats:
     made = {"known": 1, "type": kind, "util": 0, "runnable": 0, "running": 0, "idle_cpus": 0, "capacity": 4096}
     return Stats(**{**made, "weight": 4, "avg_load": 0, "changed": 0, "group_changed": 0, **more})
