@@ -56,15 +56,14 @@ AS_RECORDED = _none()
 @compiled
 def forget_recent(recents: Recents, i: int) -> None:
     """What is known no more at wakeup number i, whatever it is."""
-    if recents.rule != RecentUsed.NEVER and recents.blind[i]:
+    if recents.blind[i]:
         recents.cpus[:] = ANY_CPU
 
 
 @compiled
 def take_recent(recents: Recents, i: int, w: Wakeup) -> None:
     """Give the wakeup, number i, the recent_used_cpu that earlier decisions left."""
-    if recents.rule != RecentUsed.NEVER:
-        w.recent_used_cpu = recents.seen[i] = recents.cpus[recents.wakees[i]]
+    w.recent_used_cpu = recents.seen[i] = recents.cpus[recents.wakees[i]]
 
 
 @compiled
@@ -106,8 +105,6 @@ def leave_recent(recents: Recents, i: int, prev: int, cpu: int, surely: int, may
     Since then the wakee's becomes prev whenever it is looked at; before, if it is taken, and current's the waking CPU
     whenever the wakee might be pulled there (select_task_rq_fair, v5.10 fair.c). surely and maybe: Left.
     """
-    if recents.rule == RecentUsed.NEVER:
-        return
     sets = Left.TOOK.value if recents.rule == RecentUsed.ON_HIT else Left.LOOKED.value
     _set(recents.cpus, recents.wakees[i], prev, surely & sets != 0, maybe & sets != 0)
     if recents.rule == RecentUsed.ON_HIT:
@@ -120,8 +117,6 @@ def pass_recent(recents: Recents, i: int, row: Row) -> None:
     """A wakeup that is not replayed: a fork begins anew (wake_up_new_task); of others that the policy's kernel would
     have placed nothing is known.
     """
-    if recents.rule == RecentUsed.NEVER:
-        return
     if row["outcome"] == Outcome.FORK:
         recents.cpus[recents.wakees[i]] = row["recent_used_cpu"]
     elif recents.places[i]:

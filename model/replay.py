@@ -14,7 +14,7 @@ import numpy as np
 from ..topology import Topology
 from .compiled import compiled
 from .loads import NONE, Found, Loads, find_loads
-from .policy import Policy
+from .policy import Policy, RecentUsed
 from .races import changes
 from .recent import AS_RECORDED, Recents, forget_recent, leave_recent, left_by, pass_recent, take_recent, unsure_of
 from .select import select_new, select_task_rq_fair
@@ -73,20 +73,25 @@ def _replay(
     w: Wakeup,
     results: Array,
 ) -> None:
+    carries = recents.rule != RecentUsed.NEVER  # else not even called: the calls cost a fifth of a replay
     for i in range(len(wakeups)):
         row = wakeups[i]
         result = results[i]
         result["wide"] = -1
         result["cpu"] = NO_CPU
         result["target"] = NO_CPU
-        forget_recent(recents, i)
+        if carries:
+            forget_recent(recents, i)
         if placed(row):
             fill(w, row, policy, machine)
-            take_recent(recents, i, w)
+            if carries:
+                take_recent(recents, i, w)
             surely, maybe = decide(policy, machine, w, hz, row["chosen_cpu"], result)
-            leave_recent(recents, i, w.prev_cpu, w.cpu, surely, maybe)
+            if carries:
+                leave_recent(recents, i, w.prev_cpu, w.cpu, surely, maybe)
             continue
-        pass_recent(recents, i, row)
+        if carries:
+            pass_recent(recents, i, row)
         if new(row):
             fill(w, row, policy, machine)
             find_loads(w, found, i)
