@@ -153,7 +153,7 @@ def wilson(hits: int, trials: int, z: float = 1.959964) -> tuple[float | None, f
     return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
 
-def validate(trace: Trace, policy: Policy | None = None, name: str = "given") -> Validation:
+def validate(trace: Trace, policy: Policy | None = None, name: str = "unnamed") -> Validation:
     """Replay a trace under its own kernel's policy (or the one given, by its name) and compare.
 
     Raises TraceError if there are no wakeups, ModelError if the kernel is not modelled and no policy is given.

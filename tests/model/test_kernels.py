@@ -29,7 +29,7 @@ def test_releases_that_were_read(release, features):
     assert {name: getattr(policy, name) for name in features} == features
 
 
-# The last release without a change and the first with it, what each has; a series that took it as it went on, too.
+# A release without a change, one with it, the feature in both: where it came, and in each series that took it later.
 CHANGED = [
     ("5.10.262", "5.13.0", "wake_flags", WakeFlags.SD_FLAG_APART, WakeFlags.SD_FLAG_WITHIN),
     ("5.10.262", "5.13.0", "prev_idle", 0, 1),
@@ -66,11 +66,14 @@ CHANGED = [
     ("6.3.13", "6.5.0", "recent_used", RecentUsed.PREV_TESTED, RecentUsed.ALWAYS),
     ("6.5.13", "6.6.0", "current_cpu", 0, 1),
     ("6.6.99", "6.7.0", "cluster", 0, 1),
-    *(
-        (f"{series}.{point - 1}", f"{series}.{point}", name, 0, 1)
-        for name in ("smt_in_llc", "core_in_mask")
-        for series, point in (("6.1", 83), ("6.6", 23), ("6.7", 11), ("6.8", 2))
-    ),
+    ("6.1.82", "6.1.83", "smt_in_llc", 0, 1),
+    ("6.6.22", "6.6.23", "smt_in_llc", 0, 1),
+    ("6.7.10", "6.7.11", "smt_in_llc", 0, 1),
+    ("6.8.1", "6.8.2", "smt_in_llc", 0, 1),
+    ("6.1.82", "6.1.83", "core_in_mask", 0, 1),
+    ("6.6.22", "6.6.23", "core_in_mask", 0, 1),
+    ("6.7.10", "6.7.11", "core_in_mask", 0, 1),
+    ("6.8.1", "6.8.2", "core_in_mask", 0, 1),
     ("6.5.13", "6.9.0", "smt_in_llc", 0, 1),
     ("6.5.13", "6.9.0", "core_in_mask", 0, 1),
     ("6.11.11", "6.12.0", "delay_dequeue", 0, 1),
