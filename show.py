@@ -218,9 +218,11 @@ def _ranges(cpus: list[int]) -> str:
 def show_validation(console: Console, trace: Trace, found: Validation) -> None:
     """Agreement: overall, per certainty, path and distance, with 95 % bounds; then the worst disagreements."""
     total, exact = found.all, found.certainty["EXACT"]
+    name = shown(found.kernel.release)
+    policy = f"policy {name}, given with --policy" if found.given else f"policy of {name}"
     console.print(
         f"{_percent(total)} of {total.decisions:,} decisions agree; {_percent(exact)} of the {exact.decisions:,} whose "
-        f"inputs suffice (policy of {shown(found.kernel.release)}; {found.clean_share:.2%} of the span is clean)"
+        f"inputs suffice ({policy}; {found.clean_share:.2%} of the span is clean)"
     )
     for reason in found.kernel.unseen:
         console.print(f"[yellow]•[/yellow] {shown(reason)}")
@@ -235,6 +237,8 @@ def show_validation(console: Console, trace: Trace, found: Validation) -> None:
     flips = found.flips
     if found.ends:
         console.print(f"left out: {found.ends:,} wakeups while some probe was not attached yet, or not any more")
+    if unknown := found.cpu_unknown + found.forks.cpu_unknown:
+        console.print(f"left out: {unknown:,} decisions of which the trace does not say the CPU that the kernel chose")
     console.print(
         f"flips: {flips.matched:,} as record_wakee, {flips.unchanged:,} unchanged, {flips.unexplained:,} unexplained"
     )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from .affine import Affine
 from .flickers import mark_flickers
 from .flips import COLUMNS, FlipCheck, check_flips
 from .idle import Path
-from .kernels import Kernel, policy_for
+from .kernels import FIRST, Kernel, policy_for
 from .loads import NONE, Loads
 from .order import Calls, same_calls
 from .policy import AffineCount, Policy
@@ -63,6 +63,7 @@ class Agreement:
     out_of_order: list[int]
     doubts: dict[str, int]
     impossible: int
+    cpu_unknown: int
     causes: dict[str, int]
     disagreements: list[dict[str, Any]]
 
@@ -83,6 +84,7 @@ class Agreement:
             "agree_all": self.all.share,
             "agree_exact": self.certainty["EXACT"].share,
             "impossible": self.impossible,
+            "cpu_unknown": self.cpu_unknown,
             "by_certainty": _dicts(self.certainty),
             "by_path": _dicts(self.path),
             "by_distance": _dicts(self.distance),
@@ -99,6 +101,7 @@ class Validation(Agreement):
     """Agreement of one trace with the policy of the kernel it was recorded on: of its wakeups, and of its forks."""
 
     kernel: Kernel
+    given: bool
     clean_share: float
     affine: dict[str, Share]
     not_placed: dict[str, int]
@@ -109,16 +112,17 @@ class Validation(Agreement):
     def to_json(self) -> dict[str, Any]:
         """One object of JSON values.
 
-        release: the stable release the features were taken from; policy: feature -> number; unseen: [text] of what
-        could not be seen of the kernel. decisions, exact, raced, undecidable: counts; agree_all, agree_exact:
-        fractions, null of none; impossible: decisions whose CPU no value of the missed facts gives; clean_share:
-        fraction of the span without loss. by_certainty, by_path (undecidable ones under UNDECIDABLE), by_distance (how
-        far the kernel moved the wakee from prev), affine (attempts, moves: wake_affine's verdict on exact decisions
-        against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds being Wilson's at
-        95 %. order: the same of exact decisions of tier deep, agree being those in which the kernel made the calls
-        that the model makes, in the same order; out_of_order: rows of the first 20 others. doubts: fact missed ->
-        undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement; ends:
-        wakeups left out of all counts because some probe was not attached yet or not any more. flips: {matched,
+        release: the stable release the features were taken from, or the policy's name if one was given (given: bool);
+        policy: feature -> number; unseen: [text] of what could not be seen of the kernel. decisions, exact, raced,
+        undecidable: counts; agree_all, agree_exact: fractions, null of none; impossible: decisions whose CPU no value
+        of the missed facts gives; cpu_unknown: decisions in no count but order, since the trace lacks the kernel's CPU;
+        clean_share: fraction of the span without loss. by_certainty, by_path (undecidable ones under UNDECIDABLE),
+        by_distance (how far the kernel moved the wakee from prev), affine (attempts, moves: wake_affine's verdict on
+        exact decisions against the schedstat counters): name -> {decisions, agree, share, low, high}, the bounds being
+        Wilson's at 95 %. order: the same of exact decisions of tier deep, agree being those in which the kernel made
+        the calls that the model makes, in the same order; out_of_order: rows of the first 20 others. doubts: fact
+        missed -> undecidable decisions that missed it. not_placed: outcome -> wakeups that never came to placement;
+        ends: wakeups left out of all counts because some probe was not attached yet or not any more. flips: {matched,
         unchanged, unexplained, lost}. causes: what changed while the kernel decided (races.Change) -> impossible
         decisions that looked at it, "" if nothing did. disagreements: at most 20, {wakeup: row, model: {…}, kernel_cpu,
         inputs: {column: value}}, the certain and the farthest first. All of that is of wakeups; forks: of forks and
@@ -126,6 +130,7 @@ class Validation(Agreement):
         """
         return {
             "release": self.kernel.release,
+            "given": self.given,
             "policy": {name: int(value) for name, value in self.kernel.policy._asdict().items()},
             "unseen": self.kernel.unseen,
             "clean_share": self.clean_share,
@@ -148,15 +153,15 @@ def wilson(hits: int, trials: int, z: float = 1.959964) -> tuple[float | None, f
     return max(0.0, (middle - half) / (1 + square)), min(1.0, (middle + half) / (1 + square))
 
 
-def validate(trace: Trace, policy: Policy | None = None) -> Validation:
-    """Replay a trace under its own kernel's policy (or the one given) and compare.
+def validate(trace: Trace, policy: Policy | None = None, name: str = "unnamed") -> Validation:
+    """Replay a trace under its own kernel's policy (or the one given, by its name) and compare.
 
     Raises TraceError if there are no wakeups, ModelError if the kernel is not modelled and no policy is given.
     """
     trace.require("wakeups")
     if not trace.rows("wakeups"):
         raise TraceError(f"{trace.path} holds no wakeups: record for longer, or under load")
-    kernel = Kernel(policy, "given", []) if policy else policy_for(trace.meta)
+    kernel = Kernel(policy, name, _about_trace(trace.meta)) if policy else policy_for(trace.meta)
     hz = trace.meta.get("hz")
     if not hz:
         kernel.unseen.append("HZ is unknown: taken as 250")
@@ -182,6 +187,7 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
     return Validation(
         **vars(tally.agreement()),
         kernel=kernel,
+        given=policy is not None,
         clean_share=trace.clean_share(),
         affine=tally.affine,
         not_placed=tally.not_placed,
@@ -189,6 +195,12 @@ def validate(trace: Trace, policy: Policy | None = None) -> Validation:
         flips=check_flips(flips[inside], hz or 250, windows),
         forks=forks.agreement(),
     )
+
+
+def _about_trace(meta: Mapping[str, Any]) -> list[str]:
+    """What could not be seen whatever the policy: policy_for's notes, of a kernel all of whose features are known."""
+    known = {"kernel": ".".join(map(str, (*FIRST, 0))), "kernel_version": "", "sched_features": ["WA_IDLE"], "btf": {}}
+    return policy_for({**meta, **known}).unseen
 
 
 def _inside(trace: Trace, wakeups: Array) -> Array:
@@ -226,6 +238,7 @@ class _Tally:
         self.out_of_order: list[int] = []
         self.doubts: dict[str, int] = {}
         self.impossible = 0
+        self.cpu_unknown = 0
         self.not_placed: dict[str, int] = {}
         self.causes: dict[str, int] = {}
         self.worst: list[tuple[tuple[int, int], dict[str, Any]]] = []
@@ -240,6 +253,7 @@ class _Tally:
             out_of_order=self.out_of_order,
             doubts=self.doubts,
             impossible=self.impossible,
+            cpu_unknown=self.cpu_unknown,
             causes=self.causes,
             disagreements=[entry for _, entry in self.worst],
         )
@@ -247,7 +261,10 @@ class _Tally:
     def add(self, wakeups: Array, results: Array, numbers: Array) -> None:
         """Add replayed wakeups, with their row numbers."""
         self._count_not_placed(wakeups["outcome"])
-        placed = np.flatnonzero(results["certainty"] != Certainty.NOT_PLACED)
+        placed = results["certainty"] != Certainty.NOT_PLACED
+        known = wakeups["chosen_cpu"] >= 0
+        self.cpu_unknown += int(np.count_nonzero(placed & ~known))
+        placed = np.flatnonzero(placed & known)
         wakeups, results = wakeups[placed], results[placed]
         agree = results["cpu"] == wakeups["chosen_cpu"]
         moved = self.far[wakeups["prev_cpu"], wakeups["chosen_cpu"]]
