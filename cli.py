@@ -211,7 +211,7 @@ def validate(
     if minimum is not None and not 0 <= minimum <= 100:
         raise UsageError(f"--min {minimum}: give a percentage, 0 to 100")
     opened = Trace.open(trace)
-    found = run(opened, named(policy, opened.meta) if policy else None)
+    found = run(opened, named(policy, opened.meta) if policy else None, policy or "")
     if as_json:
         _print_json({"kernel": opened.meta.get("kernel"), "tier": opened.meta.get("tier"), **found.to_json()})
     else:

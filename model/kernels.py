@@ -174,12 +174,17 @@ def policy_for(meta: Mapping[str, Any]) -> Kernel:
         if getattr(policy, feature) and meta.get("btf", {}).get(member) is False:
             policy |= {feature: 0}
             unseen.append(f"{member} is not in this kernel, so {feature} is off, though {release} should have it")
+    return Kernel(policy, release, [*unseen, *unseen_by_any(meta)])
+
+
+def unseen_by_any(meta: Mapping[str, Any]) -> list[str]:
+    """What a trace cannot show, whatever the policy it is replayed under. Reads tier, hypervisor and not_stock."""
+    unseen = []
     if meta.get("tier") == "tracepoint":
         unseen.append("tier tracepoint does not see wake_flags, context and CPUs with SCHED_IDLE tasks only")
     if meta.get("hypervisor"):
         unseen.append("in a guest available_idle_cpu() may also ask whether the host preempted the CPU: not captured")
-    unseen += [f"not stock: {reason}" for reason in meta.get("not_stock", [])]
-    return Kernel(policy, release, unseen)
+    return unseen + [f"not stock: {reason}" for reason in meta.get("not_stock", [])]
 
 
 def stable_release(release: str, version: str = "") -> tuple[str, list[str]]:
@@ -197,7 +202,7 @@ def stable_release(release: str, version: str = "") -> tuple[str, list[str]]:
         raise ModelError(f"{release!r} is not a kernel release")
     if release.startswith(found[0] + "-") and found[1] in (None, ".0"):
         series = ".".join(found[0].split(".")[:2])
-        return series, [f"the point release behind {release} is unknown: taken as the newest of {series}"]
+        return series, [f"the point release behind {release} is unknown: taken as the newest of {series}, as released"]
     return found[0], []
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ from .affine import Affine
 from .flickers import mark_flickers
 from .flips import COLUMNS, FlipCheck, check_flips
 from .idle import Path
-from .kernels import FIRST, Kernel, policy_for
+from .kernels import Kernel, policy_for, unseen_by_any
 from .loads import NONE, Loads
 from .order import Calls, same_calls
 from .policy import AffineCount, Policy
@@ -161,7 +161,7 @@ def validate(trace: Trace, policy: Policy | None = None, name: str = "unnamed") 
     trace.require("wakeups")
     if not trace.rows("wakeups"):
         raise TraceError(f"{trace.path} holds no wakeups: record for longer, or under load")
-    kernel = Kernel(policy, name, _about_trace(trace.meta)) if policy else policy_for(trace.meta)
+    kernel = Kernel(policy, name, unseen_by_any(trace.meta)) if policy else policy_for(trace.meta)
     hz = trace.meta.get("hz")
     if not hz:
         kernel.unseen.append("HZ is unknown: taken as 250")
@@ -195,12 +195,6 @@ def validate(trace: Trace, policy: Policy | None = None, name: str = "unnamed") 
         flips=check_flips(flips[inside], hz or 250, windows),
         forks=forks.agreement(),
     )
-
-
-def _about_trace(meta: Mapping[str, Any]) -> list[str]:
-    """What could not be seen whatever the policy: policy_for's notes, of a kernel all of whose features are known."""
-    known = {"kernel": ".".join(map(str, (*FIRST, 0))), "kernel_version": "", "sched_features": ["WA_IDLE"], "btf": {}}
-    return policy_for({**meta, **known}).unseen
 
 
 def _inside(trace: Trace, wakeups: Array) -> Array:

@@ -60,7 +60,9 @@ CHANGED = [
     ("6.1.0", "6.0.19", "smt_in_llc", 0, 1),  # 6.1 lost it
     ("5.15.110", "5.15.111", "affine_count", AffineCount.PICKED, AffineCount.PULLED),
     ("6.1.27", "6.1.28", "affine_count", AffineCount.PICKED, AffineCount.PULLED),
-    ("6.3.13", "6.4.0", "affine_count", AffineCount.PICKED, AffineCount.PULLED),
+    ("6.2.14", "6.2.15", "affine_count", AffineCount.PICKED, AffineCount.PULLED),
+    ("6.3.1", "6.3.2", "affine_count", AffineCount.PICKED, AffineCount.PULLED),
+    ("6.0.19", "6.4.0", "affine_count", AffineCount.PICKED, AffineCount.PULLED),
     ("6.1.41", "6.1.42", "recent_used", RecentUsed.PREV_TESTED, RecentUsed.ALWAYS),
     ("6.4.6", "6.4.7", "recent_used", RecentUsed.PREV_TESTED, RecentUsed.ALWAYS),
     ("6.3.13", "6.5.0", "recent_used", RecentUsed.PREV_TESTED, RecentUsed.ALWAYS),
