@@ -73,7 +73,7 @@ def test_a_fork_is_told_domain_by_domain():
     assert [reason.text for reason in reasons[1:4]] == [
         "level 2 of CPU 0: {0,1,2,3} has_spare, 1 tasks, 3 idle CPUs, util 1024 of 4096; "
         "{4,5,6,7} has_spare, 0 tasks, 4 idle CPUs, util 0 of 4096",
-        "level 2 of CPU 0: {4,5,6,7} has 4 idle CPUs, its own 3: go",
+        "level 2 of CPU 0: idle CPUs: its own 3 < 4 of {4,5,6,7}: go",
         "CPU 7 of {4,5,6,7}: of the idle ones it wakes fastest, or became idle last",
     ]
     assert reasons[1].source == Source.MEASURED
@@ -83,7 +83,7 @@ def test_a_fork_is_told_domain_by_domain():
 def test_why_a_fork_stays():
     found = {cpu: busy(load=1198 if cpu < 4 else 1024) for cpu in range(8)}
     reasons, _ = forks(found)
-    assert reasons[2].text == "level 2 of CPU 0: on another node, avg_load 1024 + imbalance >= 1198: stay"
+    assert reasons[2].text == "level 2 of CPU 0: on another node, avg_load 1024 + imbalance 174 >= 1198: stay"
 
 
 def test_a_fork_without_figures():
