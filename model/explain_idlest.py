@@ -12,6 +12,7 @@ from .idlest import (
     GroupType,
     Rule,
     Stats,
+    find_idlest_group_cpu,
     update_pick_idlest,
     update_sg_wakeup_stats,
 )
@@ -45,19 +46,10 @@ NUMA = {
 }
 EVEN = "as many idle CPUs here as in {there}"  # adjust_numa_imbalance() of 0 is 0, however many tasks run
 NOTHING = Stats(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-PICKS = {
-    Path.IDLEST_ONLY: "the only CPU of the group",
-    Path.IDLEST_SCHED_IDLE: "it runs only SCHED_IDLE tasks",
-    Path.IDLEST_IDLE: "of the idle ones it wakes fastest, or became idle last",
-    Path.IDLEST_LOAD: "none is idle, and it has the least load",
-}
 
 
 def idlest_reasons(policy: Policy, machine: Machine, groups: Groups, w: Wakeup, path: Path) -> list[Reason]:
-    """The steps that find_idlest_cpu noted in w: at each domain what its groups were and which rule decided.
-
-    Which CPU a group is entered at is told by its last pick alone, path.
-    """
+    """The steps that find_idlest_cpu noted in w: at each domain what its groups were and which rule decided."""
     if path == Path.NO_BALANCE:
         return [Reason("select_task_rq_fair", "no domain balances at fork or exec: prev", Source.DERIVED)]
     if path == Path.OUTSIDE:
@@ -69,11 +61,42 @@ def idlest_reasons(policy: Policy, machine: Machine, groups: Groups, w: Wakeup, 
     for cpu, level, group, rule, new_cpu in steps:
         chain += _group(policy, machine, groups, w, cpu, level, Rule(rule))
         if group != NO_GROUP:
-            last = new_cpu == steps[-1][4]
-            why = f": {PICKS[path]}" if last and path in PICKS else ""
-            text = f"CPU {new_cpu} of {_span(groups, group)}{why}"
+            _, pick = plain(find_idlest_group_cpu)(policy, groups, w, group, cpu)
+            text = f"CPU {new_cpu} of {_span(groups, group)}: {_pick(groups, w, group, new_cpu, pick)}"
             chain.append(Reason("find_idlest_group_cpu", text, Source.DERIVED))
     return chain
+
+
+def _pick(groups: Groups, w: Wakeup, group: int, cpu: int, path: Path) -> str:
+    """Why find_idlest_group_cpu took this CPU of a group."""
+    if path == Path.IDLEST_ONLY:
+        return "the only CPU of the group"
+    if path == Path.IDLEST_SCHED_IDLE:
+        return "it runs only SCHED_IDLE tasks"
+    test = plain(cpumask_test_cpu)
+    allowed = [other for other in range(len(w.known)) if test(other, groups.sgs[group].span) and test(other, w.allowed)]
+    idle = [other for other in allowed if test(other, w.idle)]
+    if path == Path.IDLEST_LOAD:
+        none = "of the idle ones none says since when; of the others" if idle else "none is idle:"
+        return f"{none} it has the least load, {w.load[cpu]}"
+    if len(idle) == 1:
+        return "the only idle one"
+    return f"of {len(idle)} idle ones it {_of_idle(w, idle, cpu)}"
+
+
+def _of_idle(w: Wakeup, idle: list[int], cpu: int) -> str:
+    """What a CPU has before the other idle ones of its group: it wakes fastest, or became idle last.
+
+    An idle stamp counts among CPUs that wake fastest or in no known time, from the first of the fastest on.
+    """
+    latencies = [int(w.exit_latency[other]) for other in idle]
+    least = min((latency for latency in latencies if latency != UNKNOWN), default=UNKNOWN)
+    if w.exit_latency[cpu] != UNKNOWN and latencies.count(least) == 1:
+        return f"has the least exit_latency, {least} us"
+    text = f"became idle last, idle_stamp {w.idle_stamp[cpu]} ns"
+    if set(latencies) != {least}:
+        text += f", from CPU {idle[latencies.index(least)]}, the first of exit_latency {least} us, on"
+    return text
 
 
 def _group(
@@ -90,7 +113,7 @@ def _group(
     name = f"level {level} of CPU {cpu}"
     verdict = _verdict(policy, machine, groups, w, cpu, level, rule, found)
     return [
-        Reason("update_sg_wakeup_stats", f"{name}: {'; '.join(said)}", Source.MEASURED),
+        Reason("update_sg_wakeup_stats", f"{name}: {'; '.join(said)}", Source.DERIVED),
         Reason("find_idlest_group", f"{name}: {verdict}", Source.DERIVED),
     ]
 
@@ -132,6 +155,8 @@ def _verdict(
         "kind": GroupType(here.type).name.lower(),
         "idle_kind": GroupType(idlest.type).name.lower(),
     }
+    if rule == Rule.ALONE and all(plain(cpumask_test_cpu)(cpu, groups.sgs[group].span) for group, _ in found):
+        return "no CPU of another group is allowed: stay"
     return RULES[rule].format(numa=numa.format(**facts), **facts)
 
 

@@ -74,9 +74,9 @@ def test_a_fork_is_told_domain_by_domain():
         "level 2 of CPU 0: {0,1,2,3} has_spare, 1 tasks, 3 idle CPUs, util 1024 of 4096; "
         "{4,5,6,7} has_spare, 0 tasks, 4 idle CPUs, util 0 of 4096",
         "level 2 of CPU 0: idle CPUs: its own 3 < 4 of {4,5,6,7}: go",
-        "CPU 7 of {4,5,6,7}: of the idle ones it wakes fastest, or became idle last",
+        "CPU 7 of {4,5,6,7}: of 4 idle ones it became idle last, idle_stamp 1007 ns",
     ]
-    assert reasons[1].source == Source.MEASURED
+    assert reasons[1].source == Source.DERIVED
     assert verdict == "CPU 7 (idlest_idle), as the kernel"
 
 

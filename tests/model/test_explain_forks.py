@@ -93,3 +93,54 @@ def test_imb_numa_nr_is_bounded_by_the_allowed_cpus():
     reasons, _ = forks({}, NEW, BIG, **few)
     said = next(reason.text for reason in reasons if "on a node" in reason.text)
     assert "tasks with this one: 1 <= imb_numa_nr 1, and idle CPUs differ by 1 <= 2" in said
+
+
+def picks(cpus, **what):
+    reasons, _ = forks({0: busy(), **cpus}, **what)
+    return [reason.text for reason in reasons if reason.function == "find_idlest_group_cpu"]
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cpu", "said"),
+    [
+        ({}, 7, "of 4 idle ones it became idle last, idle_stamp 1007 ns"),
+        ({4: {"exit_latency": 9}, 5: {"exit_latency": 2}}, 7, "became idle last, idle_stamp 1007 ns, from CPU 5, the"),
+        (
+            {cpu: {"exit_latency": 9 - cpu} for cpu in range(4, 8)},
+            7,
+            "of 4 idle ones it has the least exit_latency, 2 us",
+        ),
+        (
+            {cpu: {"exit_latency": 5} for cpu in range(4, 8)},
+            7,
+            "of 4 idle ones it became idle last, idle_stamp 1007 ns",
+        ),
+        ({4: busy(), 5: busy(), 6: busy()}, 7, "the only idle one"),
+        ({6: busy(nr_idle=1)}, 6, "it runs only SCHED_IDLE tasks"),
+    ],
+)
+def test_why_this_cpu_of_the_group(cpus, cpu, said):
+    found = picks({1: busy(), 2: busy(), 3: busy(), **cpus})
+    assert said in found[0]
+    assert found[0].startswith(f"CPU {cpu} of ")
+
+
+def test_the_least_loaded_of_busy_ones():
+    found = picks({cpu: busy(load=900 + cpu if cpu > 3 else 3000, tasks=1 if cpu > 3 else 3) for cpu in range(8)})
+    assert found[0] == "CPU 4 of {4,5,6,7}: none is idle: it has the least load, 904"
+
+
+def test_no_other_group_is_allowed():
+    reasons, _ = forks({}, allowed=[0, 1, 2])
+    said = [reason.text for reason in reasons if reason.function == "find_idlest_group"]
+    assert said[0] == "level 2 of CPU 0: no CPU of another group is allowed: stay"
+
+
+def test_the_last_local_group_counts():
+    # Groups of NUMA domains may overlap: here the third one holds CPU 0 as the first does.
+    three = topology(nodes=3, cores=2, threads=2)
+    groups, last = list(three.groups), three.chain(0)[2].ring[2]
+    groups[last] = replace(groups[last], span=[0, 8, 9, 10, 11], weight=5)
+    reasons, _ = forks({cpu: busy() for cpu in range(3)}, machine=replace(three, groups=groups))
+    said = next(reason.text for reason in reasons if reason.function == "find_idlest_group")
+    assert said == "level 2 of CPU 0: on a node, as many idle CPUs here as in {4,5,6,7}: stay"
