@@ -157,7 +157,7 @@ def _known(value: int) -> int:
 
 
 @compiled
-def _sync(policy: Policy, wake_flags: int, waker_flags: int) -> int:
+def is_sync(policy: Policy, wake_flags: int, waker_flags: int) -> int:
     """WF_SYNC and not current exiting (since v4.17; before, exiting or not): 1, 0 or UNKNOWN."""
     if not policy.exiting_sync:
         if waker_flags != UNKNOWN and waker_flags & PF_EXITING:
@@ -226,7 +226,7 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.preferred_nid = row["wakee_preferred_nid"]
     w.figures = 0
     w.moved = 0
-    w.sync = _sync(policy, wake_flags, waker_flags)
+    w.sync = is_sync(policy, wake_flags, waker_flags)
     w.current_cpu = _current_cpu(policy, wake_flags)
     w.jiffies = np.int64(row["jiffies"])
     w.recorded = record_jiffies(row)
