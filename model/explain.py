@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from typing import Any
 
 import numpy as np
 
-from ..errors import TraceError, UsageError
+from ..errors import TraceError
 from ..schema import NEVER, Outcome
 from ..topology import Topology
 from ..trace import Trace
@@ -325,7 +324,7 @@ class Explanation:
         scanned = plain(cpumask_weight_and)(span, span if policy.scan_all else w.allowed)
         if whole_cores or scanned < nr:
             return "nothing found"
-        return f"the scan is given up after {nr - 1} CPUs"
+        return f"the scan is given up after {nr - 1} CPU{'' if nr == 2 else 's'}"
 
     def _missed(self) -> list[Reason]:
         asked = int(self.result["doubt"])
@@ -362,23 +361,3 @@ def explain_wakeup(trace: Trace, number: int) -> tuple[list[Reason], str]:
     if row["outcome"] not in (Outcome.PLACED, Outcome.FORK, Outcome.EXEC):
         raise TraceError(f"wakeup {number} never came to placement: {Outcome(row['outcome']).name.lower()}")
     return explain(row, trace.topology, policy_for(trace.meta).policy, trace.meta.get("hz") or 250, Loads.of(trace))
-
-
-def find_wakeup(trace: Trace, task: str | None, at: float | None) -> int:
-    """Number of the first placed wakeup of a task (a pid or a pattern of names) from a moment on, seconds in the trace.
-
-    Raises UsageError if neither is given, TraceError if there is none.
-    """
-    if task is None and at is None:
-        raise UsageError("say which wakeup: --wakeup N, or --task NAME, or --at SECONDS, or the last two together")
-    rows = trace.array("wakeups", ["ts", "wakee_pid", "outcome"])
-    fits = (rows["outcome"] == Outcome.PLACED) & (rows["ts"] >= trace.span[0] + round((at or 0) * 1e9))
-    if task is not None:
-        tasks = trace.df("tasks", ["pid", "comm"])
-        named = tasks["comm"].map(lambda comm: comm == task or fnmatchcase(comm, task))
-        pids = {int(task)} if task.isascii() and task.isdigit() else set(tasks["pid"][named])
-        fits &= np.isin(rows["wakee_pid"], list(pids))
-    found = np.flatnonzero(fits)
-    if not len(found):
-        raise TraceError(f"{trace.path} has no placed wakeup of {task or 'any task'} from {at or 0} s on")
-    return int(found[0])
