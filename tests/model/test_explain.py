@@ -66,6 +66,8 @@ def test_any_decision_can_be_explained_as_replay_has_it(release):
         assert len(reasons) >= 2
         if result["certainty"] == Certainty.UNDECIDABLE:
             assert verdict.startswith("undecidable")
+            assert [link.source for link in reasons if link.text.startswith("depends on")] == [Source.UNKNOWN]
+            assert reasons[-1].source == Source.UNKNOWN
         else:
             assert verdict.startswith(f"CPU {result['cpu']} (")
 
@@ -291,3 +293,16 @@ def test_none_of_the_cpus_is_said():
     what = {"wake_flags": NEVER, "this_nr_running": 1, "this_h_nr_queued": 1, "this_h_nr_runnable": 1}
     _, verdict = chain(chosen=7, **what)
     assert verdict == "undecidable; the kernel chose CPU 7, none of the CPUs the missed facts allow"
+
+
+def test_the_loads_that_sync_compares_are_said():
+    found, _ = chain(wake_flags=SYNC, this_load=400)
+    assert found["wake_affine"].text.startswith("sync, and current's load 500 > CPU 0's 400: CPU 0")
+
+
+def test_cpus_that_are_not_allowed_count_where_the_kernel_counts_them():
+    what = {"allowed": [0, 2, 4], "this_avg_idle": 0}  # a scan of at most three CPUs
+    found, _ = chain(kernel("5.10"), **what)
+    assert found["select_idle_sibling"].text.startswith("nothing found")
+    found, _ = chain(kernel("5.10") | {"scan_all": 1}, **what)
+    assert found["select_idle_sibling"].text.startswith("the scan is given up after 3 CPUs")

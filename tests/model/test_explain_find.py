@@ -46,6 +46,7 @@ def trace(tmp_path):
         ("bash", None, 1),
         ("python", None, 2),  # not before it was called so
         ("p*n", None, 2),
+        ("p*", None, 2),  # nor does a pattern of names fit the label
         ("later", None, 4),
         ("python:2", None, 1),  # a label stands for the task, whatever it was called then
         ("python:2", 2, 2),
