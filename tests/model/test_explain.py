@@ -128,6 +128,7 @@ EXITING = 0x4
         ("6.12", {"wake_flags": SYNC, "waker_flags": EXITING}, ", sync", "sync, but current is exiting: not sync"),
         ("6.12", {"waker_flags": EXITING}, ", not sync", None),
         ("4.15", {"wake_flags": 1, "waker_flags": EXITING}, ", sync", None),
+        ("6.12", {"waker_flags": NEVER}, ", not sync", None),
         ("6.12", {"wake_flags": NEVER, "waker_flags": EXITING}, "", "current is exiting: not sync"),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-only
-"""What explanations of forks and execs say is so: on all of the corpus, and where groups overlap or are not allowed."""
+"""What explanations say is so on the corpus; and forks where groups overlap, are not allowed, or idle alike."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from wakescope.model.explain import explain
+from wakescope.model.explain import Explanation, explain
 from wakescope.model.kernels import kernel, policy_for
 from wakescope.model.loads import Loads
 from wakescope.model.policy import NumaSpare
+from wakescope.model.topo import machine
 from wakescope.schema import Outcome
 from wakescope.tests.maketrace import records, topology
 from wakescope.trace import Trace
@@ -60,9 +61,22 @@ def test_every_comparison_said_of_a_fork_holds(name):
     assert said > 50
 
 
-def forks(cpus, policy=NEW, machine=BOX, **what):
+@pytest.mark.parametrize("name", sorted(path.name for path in CORPUS.glob("*forks*.wake")))
+def test_where_nothing_is_found_nothing_idles(name):
+    trace = Trace.open(CORPUS / name)
+    rows, policy = trace.array("wakeups"), policy_for(trace.meta).policy
+    where = machine(trace.topology)
+    placed = np.flatnonzero(rows["outcome"] == Outcome.PLACED)
+    for number in placed[:: max(1, len(placed) // 100)]:
+        explanation = Explanation(rows[number], trace.topology, policy, HZ)
+        if any(reason.text.startswith("nothing found") for reason in explanation.reasons()):
+            llc = where.cpus[int(explanation.result["target"])].llc_span
+            assert not (rows["idle"][number] & rows["allowed"][number] & llc).any(), f"wakeup {number}"
+
+
+def forks(cpus, policy=NEW, box=BOX, **what):
     row = decision(**{"prev": 0, "outcome": Outcome.FORK, **what})[0]
-    return explain(row, machine, policy, HZ, Loads(records("loads", cpu_loads(machine, cpus)), []))
+    return explain(row, box, policy, HZ, Loads(records("loads", cpu_loads(box, cpus)), []))
 
 
 BIG = topology(nodes=2, cores=8, threads=2)
@@ -141,6 +155,6 @@ def test_the_last_local_group_counts():
     three = topology(nodes=3, cores=2, threads=2)
     groups, last = list(three.groups), three.chain(0)[2].ring[2]
     groups[last] = replace(groups[last], span=[0, 8, 9, 10, 11], weight=5)
-    reasons, _ = forks({cpu: busy() for cpu in range(3)}, machine=replace(three, groups=groups))
+    reasons, _ = forks({cpu: busy() for cpu in range(3)}, box=replace(three, groups=groups))
     said = next(reason.text for reason in reasons if reason.function == "find_idlest_group")
     assert said == "level 2 of CPU 0: on a node, as many idle CPUs here as in {4,5,6,7}: stay"
