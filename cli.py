@@ -234,7 +234,8 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Say why one wakeup went where it went, in the kernel's terms."""
-    from .model.explain import explain_wakeup, find_wakeup
+    from .model.explain import explain_wakeup
+    from .model.explain_find import find_wakeup, parties, who
     from .show import show_reasons
 
     if at is not None and not math.isfinite(at):
@@ -246,10 +247,10 @@ def explain(
     reasons, verdict = explain_wakeup(opened, number)
     if as_json:
         rows = [{"function": r.function, "text": r.text, "source": r.source.value} for r in reasons]
-        _print_json({"wakeup": number, "reasons": rows, "verdict": verdict})
+        waker, wakee = parties(opened, number)
+        _print_json({"wakeup": number, "waker": waker, "wakee": wakee, "reasons": rows, "verdict": verdict})
     else:
-        _out.print(f"wakeup {number}")
-        show_reasons(_out, reasons, verdict)
+        show_reasons(_out, who(opened, number), reasons, verdict)
 
 
 @app.command()

@@ -288,8 +288,9 @@ def _shares(title: str, shares: dict[str, Share]) -> Table:
     return table
 
 
-def show_reasons(console: Console, reasons: list[Reason], verdict: str) -> None:
-    """One decision as a chain of reasons, each marked measured, derived or unknown."""
+def show_reasons(console: Console, who: str, reasons: list[Reason], verdict: str) -> None:
+    """One decision: who wakes whom, then a chain of reasons, each marked measured, derived or unknown."""
+    console.print(shown(who))
     table = Table(box=None, show_header=False, pad_edge=False)
     for reason in reasons:
         style = _SOURCES[reason.source.value]

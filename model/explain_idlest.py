@@ -5,48 +5,51 @@ from __future__ import annotations
 
 from .compiled import plain
 from .idle import Path
-from .idlest import NO_GROUP, GroupType, Rule, Stats, update_sg_wakeup_stats
+from .idlest import (
+    NO_GROUP,
+    SCALE,
+    UINT_MAX,
+    GroupType,
+    Rule,
+    Stats,
+    find_idlest_group_cpu,
+    update_pick_idlest,
+    update_sg_wakeup_stats,
+)
 from .policy import NumaSpare, Policy
 from .reasons import Reason, Source
-from .topo import Groups, Machine, cpumask_intersects, cpumask_test_cpu
+from .topo import Groups, Machine, cpumask_intersects, cpumask_test_cpu, cpumask_weight_and
 from .wakeup import UNKNOWN, Wakeup
 
 RULES = {
     Rule.ALONE: "no other group is better than overloaded: stay",
     Rule.NOT_ALLOWED: "no CPU of its own group is allowed: {there}",
-    Rule.LOCAL_TYPE: "its own group is of a better type: stay",
-    Rule.OTHER_TYPE: "{there} is of a better type: go",
-    Rule.NUMA_LOAD: "on another node, avg_load {idle_load} + imbalance >= {load}: stay",
-    Rule.LOCAL_LOAD: "avg_load {idle_load} >= {load} + imbalance: stay",
-    Rule.EVEN_LOAD: "avg_load {load} is within imbalance_pct {pct} of {idle_load}: stay",
-    Rule.OTHER_LOAD: "avg_load {load} exceeds {idle_load} by imbalance_pct {pct}: {there}",
+    Rule.LOCAL_TYPE: "its own group is {kind}, the other {idle_kind}: stay",
+    Rule.OTHER_TYPE: "{there} is {idle_kind}, its own group {kind}: go",
+    Rule.NUMA_LOAD: "on another node, avg_load {idle_load} + imbalance {imbalance} >= {load}: stay",
+    Rule.LOCAL_LOAD: "avg_load {idle_load} >= {load} + imbalance {imbalance}: stay",
+    Rule.EVEN_LOAD: "100 x avg_load {load} <= imbalance_pct {pct} x {idle_load}: stay",
+    Rule.OTHER_LOAD: "100 x avg_load {load} > imbalance_pct {pct} x {idle_load}: {there}",
     Rule.IMBALANCE: "both are imbalanced: stay",
     Rule.PREFERRED_HERE: "this is the task's preferred node: stay",
     Rule.PREFERRED_THERE: "{there} is the task's preferred node: go",
     Rule.NUMA_SPARE: "on a node, {numa}: stay",
-    Rule.LOCAL_IDLE: "its {idle} idle CPUs are no fewer than the {idle_idle} of {there}: stay",
-    Rule.OTHER_IDLE: "{there} has {idle_idle} idle CPUs, its own {idle}: go",
+    Rule.LOCAL_IDLE: "idle CPUs: its own {idle} >= {idle_idle} of {there}: stay",
+    Rule.OTHER_IDLE: "idle CPUs: its own {idle} < {idle_idle} of {there}: go",
 }
 NUMA = {
-    NumaSpare.IDLE: "its own group has an idle CPU",
-    NumaSpare.QUARTER_SPAN: "{running} tasks are fewer than a quarter of the domain's CPUs",
-    NumaSpare.QUARTER_GROUP: "{running} tasks and this one are fewer than a quarter of the group's CPUs",
-    NumaSpare.IMB_NUMA_NR: "{running} tasks and this one are within imb_numa_nr {imb}",
-    NumaSpare.ADJUST: "{running} tasks and this one are within imb_numa_nr {imb}, and idle CPUs differ by at most 2",
+    NumaSpare.IDLE: "its own group has idle CPUs: {idle} > 0",
+    NumaSpare.QUARTER_SPAN: "tasks: {running} < {quarter_span}, a quarter of the domain's CPUs",
+    NumaSpare.QUARTER_GROUP: "tasks with this one: {with_this} < {quarter_group}, a quarter of the group's CPUs",
+    NumaSpare.IMB_NUMA_NR: "tasks with this one: {with_this} <= imb_numa_nr {imb}",
+    NumaSpare.ADJUST: "tasks with this one: {with_this} <= imb_numa_nr {imb}, and idle CPUs differ by {differ} <= 2",
 }
-PICKS = {
-    Path.IDLEST_ONLY: "the only CPU of the group",
-    Path.IDLEST_SCHED_IDLE: "it runs only SCHED_IDLE tasks",
-    Path.IDLEST_IDLE: "of the idle ones it wakes fastest, or became idle last",
-    Path.IDLEST_LOAD: "none is idle, and it has the least load",
-}
+EVEN = "as many idle CPUs here as in {there}"  # adjust_numa_imbalance() of 0 is 0, however many tasks run
+NOTHING = Stats(1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def idlest_reasons(policy: Policy, machine: Machine, groups: Groups, w: Wakeup, path: Path) -> list[Reason]:
-    """The steps that find_idlest_cpu noted in w: at each domain what its groups were and which rule decided.
-
-    Which CPU a group is entered at is told by its last pick alone, path.
-    """
+    """The steps that find_idlest_cpu noted in w: at each domain what its groups were and which rule decided."""
     if path == Path.NO_BALANCE:
         return [Reason("select_task_rq_fair", "no domain balances at fork or exec: prev", Source.DERIVED)]
     if path == Path.OUTSIDE:
@@ -58,11 +61,42 @@ def idlest_reasons(policy: Policy, machine: Machine, groups: Groups, w: Wakeup, 
     for cpu, level, group, rule, new_cpu in steps:
         chain += _group(policy, machine, groups, w, cpu, level, Rule(rule))
         if group != NO_GROUP:
-            last = new_cpu == steps[-1][4]
-            why = f": {PICKS[path]}" if last and path in PICKS else ""
-            text = f"CPU {new_cpu} of {_span(groups, group)}{why}"
+            _, pick = plain(find_idlest_group_cpu)(policy, groups, w, group, cpu)
+            text = f"CPU {new_cpu} of {_span(groups, group)}: {_pick(groups, w, group, new_cpu, pick)}"
             chain.append(Reason("find_idlest_group_cpu", text, Source.DERIVED))
     return chain
+
+
+def _pick(groups: Groups, w: Wakeup, group: int, cpu: int, path: Path) -> str:
+    """Why find_idlest_group_cpu took this CPU of a group."""
+    if path == Path.IDLEST_ONLY:
+        return "the only CPU of the group"
+    if path == Path.IDLEST_SCHED_IDLE:
+        return "it runs only SCHED_IDLE tasks"
+    test = plain(cpumask_test_cpu)
+    allowed = [other for other in range(len(w.known)) if test(other, groups.sgs[group].span) and test(other, w.allowed)]
+    idle = [other for other in allowed if test(other, w.idle)]
+    if path == Path.IDLEST_LOAD:
+        none = "of the idle ones none says since when; of the others" if idle else "none is idle:"
+        return f"{none} it has the least load, {w.load[cpu]}"
+    if len(idle) == 1:
+        return "the only idle one"
+    return f"of {len(idle)} idle ones it {_of_idle(w, idle, cpu)}"
+
+
+def _of_idle(w: Wakeup, idle: list[int], cpu: int) -> str:
+    """What a CPU has before the other idle ones of its group: it wakes fastest, or became idle last.
+
+    An idle stamp counts among CPUs that wake fastest or in no known time, from the first of the fastest on.
+    """
+    latencies = [int(w.exit_latency[other]) for other in idle]
+    least = min((latency for latency in latencies if latency != UNKNOWN), default=UNKNOWN)
+    if w.exit_latency[cpu] != UNKNOWN and latencies.count(least) == 1:
+        return f"has the least exit_latency, {least} us"
+    text = f"became idle last, idle_stamp {w.idle_stamp[cpu]} ns"
+    if set(latencies) != {least}:
+        text += f", from CPU {idle[latencies.index(least)]}, the first of exit_latency {least} us, on"
+    return text
 
 
 def _group(
@@ -75,38 +109,70 @@ def _group(
     for group in groups.rings[first : first + int(chain.sd_groups[level])].tolist():
         if plain(cpumask_intersects)(groups.sgs[group].span, w.allowed):
             found.append((group, plain(update_sg_wakeup_stats)(policy, groups, w, group, pct)))
-    local = [group for group, _ in found if plain(cpumask_test_cpu)(cpu, groups.sgs[group].span)]
     said = [f"{_span(groups, group)} {_stats(stats)}" for group, stats in found]
-    facts = _facts(found, local)
-    numa = NUMA[NumaSpare(policy.numa_spare)].format(imb=int(chain.sd_imb[level]), **facts)
-    there = facts.pop("there")
-    text = RULES[rule].format(pct=pct, numa=numa, there=_span(groups, int(there)), **facts)
     name = f"level {level} of CPU {cpu}"
+    verdict = _verdict(policy, machine, groups, w, cpu, level, rule, found)
     return [
-        Reason("update_sg_wakeup_stats", f"{name}: {'; '.join(said)}", Source.MEASURED),
-        Reason("find_idlest_group", f"{name}: {text}", Source.DERIVED),
+        Reason("update_sg_wakeup_stats", f"{name}: {'; '.join(said)}", Source.DERIVED),
+        Reason("find_idlest_group", f"{name}: {verdict}", Source.DERIVED),
     ]
 
 
-def _facts(found: list[tuple[int, Stats]], local: list[int]) -> dict[str, int]:
-    """Figures of the local group and of the idlest other: as the kernel would pick it, the first of the best."""
-    own = [stats for group, stats in found if group in local]
-    others = [(group, stats) for group, stats in found if group not in local]
-    here = own[0] if own else found[0][1]
-    there, idlest = min(others or found, key=lambda pair: _order(pair[1]))
-    return {
-        "there": there,
+def _verdict(
+    policy: Policy,
+    machine: Machine,
+    groups: Groups,
+    w: Wakeup,
+    cpu: int,
+    level: int,
+    rule: Rule,
+    found: list[tuple[int, Stats]],
+) -> str:
+    """The rule that decided, with the figures it compared: those of the groups that find_idlest_group compares."""
+    chain = machine.cpus[cpu]
+    own, there, here, idlest = _compared(groups, w, cpu, found)
+    pct, imb = int(chain.sd_pct[level]), int(chain.sd_imb[level])
+    numa = NUMA[NumaSpare(policy.numa_spare)]
+    if policy.numa_spare == NumaSpare.ADJUST and own != NO_GROUP:
+        if w.wakee_nr_allowed <= len(machine.cpus):
+            imb = min(imb, plain(cpumask_weight_and)(groups.sgs[own].span, w.allowed))
+        if here.idle_cpus == idlest.idle_cpus:
+            numa = EVEN
+    facts = {
+        "there": _span(groups, there) if there != NO_GROUP else "none",
+        "pct": pct,
+        "imbalance": SCALE * (pct - 100) // 100,
+        "imb": imb,
+        "quarter_span": chain.sd_weight[level] >> 2,
+        "quarter_group": here.weight >> 2,
+        "running": here.running,
+        "with_this": here.running + 1,
+        "differ": abs(here.idle_cpus - idlest.idle_cpus),
         "idle": here.idle_cpus,
         "idle_idle": idlest.idle_cpus,
         "load": here.avg_load,
         "idle_load": idlest.avg_load,
-        "running": here.running,
+        "kind": GroupType(here.type).name.lower(),
+        "idle_kind": GroupType(idlest.type).name.lower(),
     }
+    if rule == Rule.ALONE and all(plain(cpumask_test_cpu)(cpu, groups.sgs[group].span) for group, _ in found):
+        return "no CPU of another group is allowed: stay"
+    return RULES[rule].format(numa=numa.format(**facts), **facts)
 
 
-def _order(stats: Stats) -> tuple[int, int, int]:
-    spare = stats.type == GroupType.HAS_SPARE
-    return stats.type, -stats.idle_cpus if spare else stats.avg_load, stats.util if spare else 0
+def _compared(groups: Groups, w: Wakeup, cpu: int, found: list[tuple[int, Stats]]) -> tuple[int, int, Stats, Stats]:
+    """(local group, idlest other, and the Stats of each) as find_idlest_group picks them; NO_GROUP where there is none.
+
+    Groups may overlap: the last that holds the CPU is the local one.
+    """
+    own = there = NO_GROUP
+    here, idlest = NOTHING, NOTHING._replace(type=GroupType.OVERLOADED.value, avg_load=UINT_MAX)
+    for group, stats in found:
+        if plain(cpumask_test_cpu)(cpu, groups.sgs[group].span):
+            own, here = group, stats
+        elif plain(update_pick_idlest)(w, idlest, stats):
+            there, idlest = group, stats
+    return own, there, here, idlest
 
 
 def _stats(stats: Stats) -> str:

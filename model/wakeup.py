@@ -157,17 +157,19 @@ def _known(value: int) -> int:
 
 
 @compiled
-def _sync(policy: Policy, wake_flags: int, waker_flags: int) -> int:
+def is_sync(policy: Policy, wake_flags: int, waker_flags: int) -> int:
     """WF_SYNC and not current exiting (since v4.17; before, exiting or not): 1, 0 or UNKNOWN."""
+    exiting = 0
     if not policy.exiting_sync:
-        if waker_flags != UNKNOWN and waker_flags & PF_EXITING:
-            return 0
-        if waker_flags == UNKNOWN:
-            return UNKNOWN
+        exiting = UNKNOWN if waker_flags == UNKNOWN else waker_flags & PF_EXITING
+    if exiting > 0:
+        return 0
     if wake_flags == UNKNOWN:
         return UNKNOWN
     wf_sync = 0x10 if policy.wake_flags == WakeFlags.SD_FLAG_WITHIN else 0x1
-    return 1 if wake_flags & wf_sync else 0
+    if not wake_flags & wf_sync:
+        return 0
+    return UNKNOWN if exiting == UNKNOWN else 1
 
 
 @compiled
@@ -226,7 +228,7 @@ def fill(w: Wakeup, row: Row, policy: Policy, machine: Machine) -> None:
     w.preferred_nid = row["wakee_preferred_nid"]
     w.figures = 0
     w.moved = 0
-    w.sync = _sync(policy, wake_flags, waker_flags)
+    w.sync = is_sync(policy, wake_flags, waker_flags)
     w.current_cpu = _current_cpu(policy, wake_flags)
     w.jiffies = np.int64(row["jiffies"])
     w.recorded = record_jiffies(row)

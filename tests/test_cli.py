@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wakescope import errors
 from wakescope.analysis.sections import SECTIONS
-from wakescope.model.explain import find_wakeup
+from wakescope.model.explain_find import find_wakeup
 from wakescope.model.kernels import kernel
 from wakescope.testbox import apt, ending, initrd, kernels
 from wakescope.testbox.campaign import parse
@@ -43,6 +43,9 @@ def wakescope(*words):
         (["validate", TRACE, "--policy", "3.1"], 12, "not modelled"),
         (["validate", TRACE, "--policy", "6.12+nonsense"], 12, "no patch nonsense"),
         (["info", "nothing.wake"], 3, "does not exist"),
+        (["explain", TRACE, "--at", "1e300"], 2, "goes from 0 to"),
+        (["explain", TRACE, "--at", "-5"], 2, "goes from 0 to"),
+        (["explain", TRACE, "--task", ""], 2, "--task is empty"),
     ],
 )
 def test_an_error_is_one_line(words, status, said):
@@ -52,6 +55,12 @@ def test_an_error_is_one_line(words, status, said):
     assert said in done.stderr
     assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
+
+
+def test_the_readme_shows_what_explain_prints():
+    shown = (ROOT / "README.md").read_text().partition("    $ wakescope explain ")[2].partition("\n\n")[0].splitlines()
+    done = wakescope("explain", *shown[0].split())
+    assert [line.rstrip() for line in done.stdout.splitlines()] == [line.strip() for line in shown[1:]]
 
 
 @pytest.mark.parametrize("digit", ["²", "①", "٣"])
