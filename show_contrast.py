@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,12 +193,13 @@ def check_parquet(path: Path) -> None:
 
 def write_parquet(path: Path, found: Contrast) -> None:
     """Write Contrast.df(), whole or not at all. Raises OutputError if the file cannot be written."""
-    new = path.with_name(f"{path.name}.new")
+    table = found.df()
     try:
-        found.df().to_parquet(new, compression="zstd", index=False)
-        new.replace(path)
+        with path.open("xb") as file:
+            try:
+                table.to_parquet(file, compression="zstd", index=False)
+            except BaseException:
+                path.unlink()
+                raise
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):  # there is none where all went well, or none could be made
-            new.unlink()

@@ -27,9 +27,8 @@ from .policy import Idlest, Policy
 from .replay import Certainty, replay
 from .topo import Array
 from .validate import wilson
-from .variants import unpatched
 from .variants_flips import derive_flips, same_flips
-from .variants_recent import derive_recent, same_recent
+from .variants_recent import RecentHistory, derive_recents
 from .wakeup import Doubt
 
 OPEN_LOOP = (
@@ -242,10 +241,8 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
     if not hz:
         raise TraceError(f"{trace.path} does not say HZ, which flips depend on: record again")
     own = policy_for(trace.meta).policy
-    readers = {
-        name: _Reader(trace, policy, own, hz, approximate, unpatched(name, policy, trace.meta))
-        for name, policy in policies
-    }
+    recents = derive_recents(trace, policies, own, hz, approximate)
+    readers = {name: _Reader(trace, policy, own, hz, approximate, recents.get(name)) for name, policy in policies}
     parts: dict[str, list[pd.DataFrame]] = {name: [] for name in (KERNEL, *readers)}
     first = 0
     rows = []
@@ -273,13 +270,11 @@ def contrast(trace: Trace, policies: Sequence[tuple[str, Policy]], approximate: 
 
 
 class _Reader:
-    """Replays pieces of a trace under one policy, from what the trace can tell it.
+    """Replays pieces of a trace under one policy, from what the trace can tell it."""
 
-    release: the policy without patches, whose decisions leave recent_used_cpu behind: what a patch does to that stays
-    out, since every decision is to start from the same.
-    """
-
-    def __init__(self, trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool, release: Policy) -> None:
+    def __init__(
+        self, trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool, recent: RecentHistory | None
+    ) -> None:
         self.topology, self.hz = trace.topology, hz
         self.captured = captured(policy, own, approximate)
         self.notes = list(self.captured.notes)
@@ -292,10 +287,8 @@ class _Reader:
                 f"flips are derived over the whole trace; the kernel's own followed from the records at "
                 f"{self.flips.followed:,} of {self.flips.followed + self.flips.unexplained:,}"
             )
-
-        self.recent = None
-        if not same_recent(policy, own):
-            self.recent = derive_recent(trace, release, own, hz, approximate)
+        self.recent = recent
+        if recent:
             self.notes.append(
                 "recent_used_cpu is followed over the whole trace, since kernels up to 5.14 keep it by another rule; "
                 "where it is not known, a decision counts as decided only where any gives the same CPU"

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from .policy import Policy, RecentUsed
 from .recent import Recents
 from .replay import replay
 from .topo import Array
+from .variants import unpatched
 from .variants_flips import derive_flips, recorded, same_flips
 from .wakeup import ANY_CPU
 
@@ -36,6 +38,19 @@ def same_recent(policy: Policy, own: Policy) -> bool:
     """Whether the policy keeps recent_used_cpu as the traced kernel does, or does without."""
     on_hit = [p.recent_used == RecentUsed.ON_HIT for p in (policy, own)]
     return policy.recent_used == RecentUsed.NEVER or on_hit[0] == on_hit[1]
+
+
+def derive_recents(
+    trace: Trace, policies: Sequence[tuple[str, Policy]], own: Policy, hz: int, approximate: bool
+) -> dict[str, RecentHistory]:
+    """RecentHistory of each (name, policy) that needs one, by name.
+
+    Patches start from what their release leaves behind without them: what a patch does to recent_used_cpu stays out,
+    since every decision is to start from the same.
+    """
+    releases = {name: unpatched(name, policy, trace.meta) for name, policy in policies if not same_recent(policy, own)}
+    histories = {release: derive_recent(trace, release, own, hz, approximate) for release in {*releases.values()}}
+    return {name: histories[release] for name, release in releases.items()}
 
 
 def derive_recent(trace: Trace, policy: Policy, own: Policy, hz: int, approximate: bool = False) -> RecentHistory:

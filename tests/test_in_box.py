@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from wakescope.errors import WakescopeError
+from wakescope.model.kernels import policy_for
 from wakescope.model.validate import validate
 from wakescope.schema import Outcome
 from wakescope.testbox.kernels import find
@@ -25,20 +26,24 @@ pytestmark = pytest.mark.box
 
 @pytest.fixture(scope="module", params=RUNS, ids="-".join)
 def recorded(request, tmp_path_factory):
-    """hackbench recorded on a stock kernel, with the kernel's own wake_affine counters on."""
+    """hackbench recorded on a stock kernel."""
     kernel, topology, tier = request.param
+    return in_box(tmp_path_factory.mktemp("box"), kernel, topology, tier, "hackbench -g 1 -l 150"), tier
+
+
+def in_box(out, kernel, topology, tier, load):
+    """A trace of a shell script recorded on a stock kernel, with the kernel's own wake_affine counters on."""
     try:
         find(kernel, lambda _: None)
     except WakescopeError as error:
         pytest.skip(str(error))
-    out = tmp_path_factory.mktemp("box")
     box = [*WAKESCOPE, "box", "run", "--kernel", kernel, "--topology", topology, "--out", out]
     box += ["--sysctl", "kernel.sched_schedstats=1", "--timeout", "400"]
-    script = 'spool=$(mktemp -d)/a.wake; "$@" -o "$spool" -- hackbench -g 1 -l 150 && cp -r "$spool" /out/'
-    run = ["sh", "-c", script, "-", *WAKESCOPE, "record", "--tier", tier]
+    script = 'spool=$(mktemp -d)/a.wake; "$@" -o "$spool" -- sh -c "$0" && cp -r "$spool" /out/'
+    run = ["sh", "-c", script, load, *WAKESCOPE, "record", "--tier", tier]
     done = subprocess.run([*map(str, box), "--", *run], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    return Trace.open(out / "a.wake"), tier
+    return Trace.open(out / "a.wake")
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +90,27 @@ def test_the_kernel_asked_what_the_model_asks(recorded, validation):
         assert "available_idle_cpu" in trace.meta["refused"]["available_idle"]
     assert validation.order.decisions > 500
     assert validation.order.agree >= 0.9999 * validation.order.decisions
+
+
+RESTRICTED = """
+for cpus in 0-4 0,5 2-5 0-3,6; do
+    taskset -c $cpus sh -c 'for i in $(seq 40); do sh -c "sh -c :"; done' &
+done
+stress-ng --cpu 3 -t 10 -q &
+wait
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("kernel", "group_allowed"), [("6.5", 0), ("6.12", 1)])
+def test_forks_of_tasks_that_may_not_run_everywhere(tmp_path, kernel, group_allowed):
+    """find_idlest_group by the rule that this kernel has, on either side of 82d6e01a0699; the other one is wrong."""
+    trace = in_box(tmp_path, kernel, "2s2c2t", "decision", RESTRICTED)
+    policy = policy_for(trace.meta).policy
+    assert policy.group_allowed == group_allowed
+    own, other = (
+        validate(trace, policy | {"group_allowed": rule}).forks.certainty["EXACT"]
+        for rule in (group_allowed, 1 - group_allowed)
+    )
+    assert own.agree == own.decisions > 500
+    assert other.agree < 0.95 * other.decisions

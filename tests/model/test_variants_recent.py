@@ -18,7 +18,7 @@ from wakescope.model.idle import Path as By
 from wakescope.model.kernels import kernel, policy_for
 from wakescope.model.replay import Certainty, replay
 from wakescope.model.variants import named
-from wakescope.model.variants_recent import derive_recent, same_recent
+from wakescope.model.variants_recent import derive_recent, derive_recents, same_recent
 from wakescope.model.wakeup import ANY_CPU
 from wakescope.schema import Outcome
 from wakescope.tests.maketrace import make_trace, mask, task, topology, wake
@@ -161,6 +161,20 @@ def test_a_patch_starts_from_what_its_release_leaves(tmp_path: Path) -> None:
     refused = (stock["affine"] == nak["affine"]) & stock["decided"] & nak["decided"]
     assert refused.any()
     assert (stock["cpu"] == nak["cpu"])[refused].all()
+
+
+def test_patches_of_a_release_share_what_it_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = Trace.open(CORPUS[0].parent / "6.12-2s2c2t-decision-numa.wake")
+    derived = []
+    real = variants_recent.derive_recent
+    monkeypatch.setattr(variants_recent, "derive_recent", lambda *given: derived.append(given[1]) or real(*given))
+    names = ["own", "own+nak-affine", "6.1", "5.10", "5.10+nak-affine", "4.19", "4.19+nak-affine"]
+    policies = [(name, named(name, trace.meta)) for name in names]
+    found = derive_recents(trace, policies, named("own", trace.meta), trace.meta["hz"], False)
+    assert sorted(found) == ["4.19", "4.19+nak-affine", "5.10", "5.10+nak-affine"]
+    assert len(derived) == 2
+    assert {*derived} == {kernel("5.10"), kernel("4.19")}
+    assert found["5.10"] is found["5.10+nak-affine"]
 
 
 def test_compiled_and_plain_agree(monkeypatch: pytest.MonkeyPatch) -> None:
